@@ -1,6 +1,6 @@
 """
-Application documents: typed access to documents of the application's own shape, a dict, dataclass or model, which are stored as they are, without
-the envelope of an entity.
+Application documents: read and write documents of the application's own shape (a dict, dataclass or model). They are
+stored as they are, without the envelope of an entity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ KeyOf = Callable[[Mapping[str, Any]], Any]
 
 
 class DocumentMapper(Protocol[ModelT]):
-    """How an application's model is stored. A document has an `id`, and the properties of the container's partition key."""
+    """
+    Converts an application's model to the document that is stored, and back. A document has an `id`, and the properties
+    of the container's partition key.
+    """
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
         """Return the document of a model, in JSON types."""
@@ -41,13 +44,16 @@ class DocumentMapper(Protocol[ModelT]):
         Return the model of a stored document, which comes without the properties that the service sets.
 
         Raises:
-            ValueError: the document is not one of these, such as pydantic's ValidationError.
+            ValueError: no model can be made of the document. Pydantic's ValidationError is a ValueError.
         """
         ...
 
 
 class JsonMapper(Generic[ModelT]):
-    """The mapper of dicts, dataclasses, TypedDicts and pydantic models: their JSON, under their aliases."""
+    """
+    The mapper of dicts, dataclasses, TypedDicts and pydantic models. It stores them as JSON, with the aliases of their
+    fields.
+    """
 
     def __init__(self, model_type: type[ModelT]) -> None:
         if not (issubclass(model_type, dict | BaseModel) or is_dataclass(model_type)):
@@ -57,7 +63,8 @@ class JsonMapper(Generic[ModelT]):
                 f"DocumentMapper (`to_document`, `from_document`): `uow.documents({name}, mapper).save(…)`; a read takes the same mapper."
             )
         self._type = model_type
-        # also the class of the dicts that the SDK returns
+        # Whether a read returns the document itself. The dicts that the SDK returns are of a subclass of
+        # dict.
         self._keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
@@ -77,10 +84,11 @@ class JsonMapper(Generic[ModelT]):
 
 class TrackedModel(Tracked):
     """
-    A model of the application, whose progress is kept beside it. Fields of a `stored` document that the model does not know stay.
+    A model of the application that a unit of work tracks. Its progress is kept beside the model. Fields of the `stored`
+    document that the model does not know are kept.
 
     Raises:
-        UsageError: what is stored of the model has no id.
+        UsageError: the document of the model has no id.
     """
 
     __slots__ = ("_key_of", "_mapper", "_others")
@@ -99,7 +107,7 @@ class TrackedModel(Tracked):
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         document = self.content()
-        # A field that the model does not know is no change that its code made
+        # A `version` that the model does not know was not counted by the application's code.
         version = None if "version" in self._others else document.get("version")
         counts = isinstance(version, int) and not isinstance(version, bool)
         return self._key_of(document), document, version if counts else None
@@ -131,7 +139,8 @@ class TrackedModel(Tracked):
 
 class Documents(Generic[ModelT]):
     """
-    Reads at once; writes when the unit of work commits. If a document was read and changed, the commit writes it without `save`.
+    Reads and writes documents of the application's own shape. A read happens at once, and a write when the unit of work
+    commits. A document that was read and changed is written by the commit without a call of `save`.
     """
 
     def __init__(
@@ -158,16 +167,17 @@ class Documents(Generic[ModelT]):
         Return the model of a document and track it.
 
         Args:
-            document_id: its id.
+            document_id: the id of the document.
             partition_key: Defaults to the id.
-            if_none_match: an etag; raise NotModified while the document still has it.
-            at_least: the `version` that it counts at least, see `Repository.read`. Defaults to None: whatever a replica has.
+            if_none_match: an etag; NotModified is raised while the document still has it.
+            at_least: the least `version` of the document, see `Repository.read`. Defaults to None: any version that a
+                replica has.
 
         Raises:
-            NotFound: there is none, or this unit of work deletes it.
+            NotFound: there is no such document, or this unit of work deletes it.
             NotModified: see `if_none_match`.
-            UnreadableDocument: the mapper makes no model of it.
-            TryLater: it stayed older than `at_least`.
+            UnreadableDocument: the mapper cannot make a model of the document.
+            TryLater: the document stayed older than `at_least`.
         """
         key: PartitionKey = document_id if partition_key is None else partition_key
         check_id(document_id)
@@ -195,7 +205,7 @@ class Documents(Generic[ModelT]):
         self, document_id: str, *, partition_key: PartitionKey | None = None, at_least: int | None = None
     ) -> ModelT | None:
         """
-        Return the model of a document as `read` does; None where `read` raises NotFound.
+        Return the model of a document as `read` does, but None where `read` raises NotFound.
 
         Raises:
             UnreadableDocument, TryLater: see `read`.
@@ -207,15 +217,17 @@ class Documents(Generic[ModelT]):
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
-        Write a model with the next commit: it replaces the document that was read, or that has this etag; otherwise it is a new
-        document.
+        Write a model with the next commit. It replaces the document that was read, or the one that has the given etag.
+        Otherwise it is stored as a new document.
 
         Args:
             model: what to store.
-            etag: of the document that another program, or the SDK, read. Defaults to the `_etag` of a dict, if it has one.
+            etag: the etag of a document that another program, or the SDK, read. Defaults to the `_etag` of a dict that
+                has one.
 
         Raises:
-            UsageError: it is an entity; or what is stored of it has no id, or a `type` of this library's own documents.
+            UsageError: the model is an entity; or its document has no id, or has a `type` of this library's own
+                documents.
             PreconditionFailed: `etag` is not the one that this unit of work read.
         """
         if isinstance(model, Entity):
@@ -245,15 +257,16 @@ class Documents(Generic[ModelT]):
         return model
 
     def delete(self, model: ModelT) -> None:
-        """Delete the document of a model that was read or saved here, with the next commit."""
+        """Delete the document of a model with the next commit. The model was read or saved in this unit of work."""
         self._entities.add(self._entities.require(model), Change.DELETE)
 
     def etag_of(self, model: ModelT) -> str | None:
         """
-        Return the etag of a model that was read or saved here, for `save` in another unit of work; None while it is new.
+        Return the etag of a model that was read or saved here, for `save` in another unit of work. Return None while
+        the document is new.
 
         Raises:
-            UsageError: it was not read or saved here.
+            UsageError: the model was not read or saved here.
         """
         return self._entities.require(model).progress.shown_etag
 

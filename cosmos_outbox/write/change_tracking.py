@@ -1,9 +1,9 @@
 """
-Change tracking: the documents of one unit of work, one object per type, id and partition key; what is known of each, and what the
-next commit does with it.
+Change tracking: the documents that one unit of work has read or is to write. There is one object for each type, id and
+partition key. It states what is known of the document, and what the next commit does with it.
 
-A tracked document has two faces: an entity is the document itself, and one of the application's own models (`application_documents`) has
-it beside it.
+An entity holds its own progress. For a model of the application's own shape (see `application_documents`) the progress
+is kept beside the model.
 """
 
 from __future__ import annotations
@@ -56,15 +56,18 @@ class Part:
     tracked: Tracked
     partition_key: PartitionKey
     change: Change  # never NONE
-    counted: int | None  # the version for consumers; None if the document does not count
+    counted: int | None  # the version that consumers get; None if the document counts no versions
     taken: CommitEvents
     document: Document | None  # None if the document is to be deleted
-    revision: int  # how many changes the unit of work had been asked for when this part was made
+    revision: int  # how many changes of the document had been asked for when this part was made
 
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """A document that a unit of work tracks. `application_documents` has a subclass for models that are not their own documents."""
+    """
+    A document that a unit of work tracks. `application_documents` has a subclass for models of the application's own
+    shape.
+    """
 
     model: Any
     progress: Progress
@@ -74,7 +77,8 @@ class Tracked:
     created_event: Callable[[], DomainEvent | None] | None = None
     change: Change = Change.NONE
     revision: int = 0  # the number of changes that were asked for
-    # the stored form when the document was read; None if it was not read, or has been written since
+    # The stored form as it was when the document was read. None if it was not read, or has been written
+    # since.
     state: bytes | None = None
     added_by: str | None = None  # the event handler that read or created it
 
@@ -82,18 +86,21 @@ class Tracked:
         return f"{self.kind} {self.id!r}"
 
     def misuse(self, text: str) -> UsageError:
-        """Return the error of a use of this document that cannot work; None if there is none."""
+        """Return an error with this text that names the document, for a use of the document that cannot work."""
         return UsageError(text, document_id=self.id, partition_key=self.key)
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         """
-        Return the model's partition key as it is now, its stored form if the key follows from that, and its version after the next
-        commit if it has one.
+        Return three values: the model's partition key as it is now; the stored form, if the key was taken from it; and
+        the version after the next commit, if the document has versions.
         """
         return self.model.partition_key, None, self.progress.version + 1
 
     def render(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
-        """Return the document that the next commit stores, and the name of a field that would be read back as another value."""
+        """
+        Return the document that the next commit stores, and the name of a field that would be read back as another
+        value, if there is one.
+        """
         progress = self.progress
         document = entity_document(
             self.model, progress.stored, version=progress.version + 1, key_fields=key_fields
@@ -109,13 +116,15 @@ class Tracked:
         Return this document's part of the next commit.
 
         Raises:
-            UsageError: the container takes no such partition key; or the document is stored under another one, or has no etag.
+            UsageError: the container takes no such partition key; or the document is stored under another one, or has
+                no etag.
             UnstorableValue: a value could not be read back as it is.
         """
         key, content, counted = self.now()
         check_partition_key(key, paths, of=self)
         progress, document = self.progress, None
-        # A document that is new, and is not to be created, was deleted by another unit of work meanwhile
+        # A document without a version that is not to be created was deleted by another unit of work in the
+        # meantime. The check refuses it, because it has no etag.
         if progress.version > 0 or self.change is not Change.CREATE:
             self._check_stored(key, paths)
         if self.change is not Change.DELETE:
@@ -142,12 +151,12 @@ class Tracked:
         stored = self.key if stored is None else stored
         if identity(stored) != identity(key):
             raise self.misuse(
-                f"{self} is stored under the partition key {stored!r}, and {type(self.model).__name__} makes {key!r} of it now; a stored "
+                f"{self} is stored under the partition key {stored!r}, and its {type(self.model).__name__} has {key!r} now; a stored "
                 f"document cannot change it. Correct the partition key of this {type(self.model).__name__}, or delete it and create another one."
             )
         if self.progress.etag is None:
             raise self.misuse(
-                f"{self} has no etag, so it is not known which stored state it follows. Read it and change that object."
+                f"{self} has no etag, so the commit could overwrite newer changes. Read it and change that object."
             )
 
     @property
@@ -170,31 +179,35 @@ class Tracked:
         return now != before
 
     def state_now(self) -> bytes | None:
-        """Return the stored form of now, to compare with a later one; None if the model cannot be written."""
+        """
+        Return the stored form as it is now, to compare with a later one. Return None if the model cannot be written.
+        """
         try:
             return comparable(self.model, self.content())
-        except Exception:  # noqa: BLE001 - of a caller's property or mapper; the commit raises it
+        except Exception:  # noqa: BLE001 - a property or mapper of the application raised; the commit will raise it
             return None
 
     def merge(self, change: Change) -> None:
         """
-        Merge one more change into the change that is to be made.
+        Merge one more change into the change that the next commit is to make.
 
-        A commit whose outcome is unknown may hold the earlier state; the revision distinguishes the two.
+        A commit whose outcome is unknown may have stored the state before this change. The revision tells the two
+        states apart.
         """
         if self.change is Change.DELETE and not (self.progress.version == 0 and change is Change.CREATE):
             if change is not Change.DELETE:
                 raise self.misuse(f"{self} was deleted in this unit of work.")
             return
         self.revision += 1
-        # created, then updated: still to be created
+        # A document that was created and then updated is still to be created.
         if self.change is not Change.CREATE or change is Change.DELETE:
             self.change = change
 
 
 class IdentityMap:
     """
-    The tracked documents: each (type, id, partition key) is one object. Only one task at a time may use it; a second one is refused.
+    The documents that a unit of work tracks: one object for each type, id and partition key. Only one task at a time
+    may use it; a second task is refused.
     """
 
     def __init__(self, kinds: dict[str, type[Entity]] | None = None) -> None:
@@ -212,7 +225,7 @@ class IdentityMap:
     @contextmanager
     def alone(self, *, commits: bool = False) -> Iterator[None]:
         """
-        Let one task at a time into the block. The same task may enter it again, but not to commit.
+        Let only one task at a time into the block. The same task may enter it again, but not to commit.
 
         Raises:
             SharedUnitOfWork, UsageError: see `check`.
@@ -231,7 +244,7 @@ class IdentityMap:
 
     def check(self) -> None:
         """
-        Check that the unit of work may be used now. This is enough for code that does not await.
+        Raise if the unit of work may not be used now. Code that does not await needs no further protection.
 
         Raises:
             SharedUnitOfWork: another task is inside an `alone` block.
@@ -249,9 +262,10 @@ class IdentityMap:
         self, types: Collection[str], document_id: str, partition_key: PartitionKey | None = None
     ) -> Tracked | None:
         """
-        Return the tracked document with this id and key that has one of the types; None if there is none.
+        Return the tracked document that has this id and partition key, and one of the types; None if there is none.
 
-        Without a partition key it is the one whose id is its partition key, else the first with this id.
+        Without a partition key, the document whose id is its partition key comes first, and then any document with this
+        id.
         """
         key = identity(document_id if partition_key is None else partition_key)
         places: list[Place] = [(kind, document_id, key) for kind in types]
@@ -266,7 +280,7 @@ class IdentityMap:
 
     def of(self, model: object) -> Tracked | None:
         """Return the tracked document of an object of the application; None if the object is not tracked."""
-        # searched by the object, as its partition key may have changed
+        # Search by the object itself, because its partition key may have changed.
         return next((tracked for tracked in self._tracked.values() if tracked.model is model), None)
 
     def require(self, model: object) -> Tracked:
@@ -274,7 +288,7 @@ class IdentityMap:
         Return the tracked document of an object of the application; raise if there is none.
 
         Raises:
-            UsageError: it was neither read nor saved here.
+            UsageError: the object was neither read nor saved here.
         """
         if (tracked := self.of(model)) is None:
             raise UsageError(
@@ -283,30 +297,31 @@ class IdentityMap:
         return tracked
 
     def deletes(self, model: object) -> bool:
-        """Say whether the next commit deletes a document for good."""
+        """Return whether the next commit deletes a document for good."""
         tracked = self.of(model)
         return tracked is not None and tracked.change is Change.DELETE
 
     def awaits_commit_of(self, model: object) -> bool:
-        """Say whether a commit is still to write an entity that was changed since it was read or created."""
+        """Return whether a commit is still to write an entity that was changed since it was read or created."""
         tracked = self.of(model)
         if tracked is None or self.failed or self._ended:
             return False
         return tracked.change is not Change.NONE or (tracked.state is not None and tracked.pending)
 
     def track(self, entity: Entity, change: Change = Change.NONE, *, etag: str | None = None) -> None:
-        """Track an entity; see `add`."""
+        """Track an entity, and a change that the next commit is to make to it; see `add`."""
         place = entity.entity_type, entity.id, entity.partition_key
         tracked = Tracked(entity, progress_of(entity), *place, created_event=entity.created_event)
         self.add(tracked, change, etag=etag)
 
     def add(self, document: Tracked, change: Change = Change.NONE, *, etag: str | None = None) -> None:
         """
-        Track a document. Merge the change with one that is to be made already.
+        Track a document, and merge a change into the change that the next commit is to make to it.
 
         Raises:
-            UsageError: another object with the same type, id and partition key is tracked; the document was deleted in this unit of
-                work; is to be updated and was never stored, or to be created and was; or another unit of work is still to commit it.
+            UsageError: another object with the same type, id and partition key is tracked; the document was deleted in
+                this unit of work; it is to be updated and was never stored, or to be created and was stored already; or
+                another unit of work is still to commit it.
             PreconditionFailed: the caller gives an etag, and the document was read with another one.
         """
         self.check()
@@ -336,7 +351,7 @@ class IdentityMap:
             advice = "change the one that `read` or `create` returned first"
             if known.change is Change.DELETE:
                 advice = "commit the deletion before you create it again, or change it instead of deleting it"
-            raise document.misuse(f"Two different objects are {document} in one unit of work: {advice}.")
+            raise document.misuse(f"Two different objects mean {document} in one unit of work: {advice}.")
         elif change is not Change.NONE:
             self.failed = False
             known.merge(change)
@@ -367,15 +382,15 @@ class IdentityMap:
 
     def warn_of_what_is_left(self, commit: str) -> None:
         """
-        Log a warning if there are changes that no commit wrote and no rollback forgot. `commit` is the call that would have written
-        them, for the text.
+        Log a warning if there are changes that were neither committed nor rolled back. The warning names `commit`, the
+        call that would have written them.
         """
         changed = [] if self.failed else self.changes()
         left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
         if left:
             _logger.warning(
-                "unit_of_work.left %d changed, the first of them %s of partition key %r: its block has ended, and no commit wrote "
-                "them. `%s` writes them, `rollback()` discards them.",
+                "unit_of_work.left %d changed document(s), the first of them %s of partition key %r: the block of the unit of work "
+                "has ended, and no commit wrote them. `%s` writes them, `rollback()` discards them.",
                 len(left),
                 left[0],
                 left[0].key,
@@ -384,7 +399,7 @@ class IdentityMap:
             )
 
     def clear(self) -> None:
-        """Forget all documents, without writing them."""
+        """Forget all documents and their changes, without writing them."""
         self._tracked.clear()
         self.refusal, self.failed = None, False
 
@@ -396,17 +411,23 @@ class IdentityMap:
         self._ended = True
 
     def snapshot(self) -> Snapshot:
-        """Return the changes that are to be made now, for `put_back`."""
+        """Return the changes that are pending now, so that `put_back` can restore them."""
         return tuple((place, copy(one), tuple(one.progress.recorded)) for place, one in self._tracked.items())
 
     def put_back(self, snapshot: Snapshot) -> None:
-        """Return to a snapshot: forget the documents, changes and events that came since. Fields that were set keep their values."""
+        """
+        Restore a snapshot: forget the documents, changes and events that were added since. Fields that were set keep
+        their values.
+        """
         self._tracked = {place: kept for place, kept, _ in snapshot}
         for _, kept, recorded in snapshot:
             kept.progress.recorded, kept.progress.closed = list(recorded), None
 
     def undo(self, refusal: StoreError, raised: Collection[str]) -> None:
-        """Forget a refused attempt, and remove from its entities the events that handlers raised."""
+        """
+        Forget all documents after the store refused a commit, and remove from entities the events that event handlers
+        raised.
+        """
         for tracked in self._tracked.values():
             progress = tracked.progress
             progress.recorded = [event for event in progress.recorded if event.id not in raised]
@@ -418,17 +439,20 @@ class IdentityMap:
         self, parts: Sequence[Part], partition_key: PartitionKey, etags: Mapping[str, str | None]
     ) -> None:
         """
-        Note that a commit was written. Its entities have their new version. Those deleted for good are new again, and no longer
-        tracked. An edit made while the outcome was in doubt stays to be written.
+        Note that a commit was written. Its documents get their new version and etag. Documents that were deleted for
+        good count as new again, and are no longer tracked. A change that was made while the outcome was unknown is
+        still to be written.
         """
         for part in parts:
             model, deleted = part.tracked.model, part.change is Change.DELETE
-            # With its old version, a deleted object would look like a stored one that no etag guards.
+            # A deleted object gets version 0: with its old version it would look like a stored document that
+            # no etag guards.
             progress = part.tracked.progress
             version, etag = (0, None) if deleted else (progress.version + 1, etags.get(part.tracked.id))
             progress.note_commit(version=version, etag=etag, taken=part.taken, stored=part.document)
             if isinstance(model, dict) and "_etag" in model:
-                # The caller read this entity with the SDK, and may give it to the next unit of work.
+                # The caller read this dict with the SDK, and may give it to the next unit of work. So it gets
+                # the new etag.
                 model["_etag"] = etag
             tracked = next(((place, one) for place, one in self._tracked.items() if one.model is model), None)
             if tracked is None:
@@ -438,7 +462,7 @@ class IdentityMap:
                 del self._tracked[place]
                 continue
             kept.key, kept.state = partition_key, None
-            # Changes that were asked for or edited since then stay to be made.
+            # If changes were asked for since this part was made, they are still to be written.
             if kept.revision == part.revision:
                 kept.change = Change.NONE
             elif kept.change is not Change.DELETE:

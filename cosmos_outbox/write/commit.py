@@ -1,10 +1,11 @@
 """
-One commit: sent, repeated where that is safe, and resolved where its answer was lost.
+Send one commit, repeat it where that is safe, and find out its outcome if an answer was lost.
 
-A commit is safe to repeat because every write in it is conditional: events and new entities are created under ids that no
-other commit has, changed entities are replaced under an etag that never comes back. So at most one of any number of attempts
-is applied, even of those still in flight. The rest is to find out whether one was. Only an event proves it: its document
-names the commit that wrote it. A commit without an event whose answer was lost stays unknown if the store refuses it later.
+A commit is safe to repeat because every write in it is conditional: events and new entities are created under ids that
+no other commit uses, and changed entities are replaced under an etag that never comes back. So at most one of any
+number of attempts is applied, even if some are still on their way. It remains to find out whether one was applied. Only
+an event proves that: its document names the commit that wrote it. If a commit has no event, its answer was lost, and
+the store refuses a later attempt, then its outcome stays unknown.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from cosmos_outbox.write.commit_batch import CommitBatch
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 
-# Within this time of the first attempt, a missing event proves that the commit was not applied (less for an event whose time to
-# live is short). Later the event may have been sent and deleted, so its absence proves nothing.
+# Within this time of the first attempt, a missing event proves that the commit was not applied. (The time is
+# shorter for an event whose time to live is short.) Later, the event may have been sent and deleted, so its
+# absence proves nothing.
 ABSENCE_PROVES_FOR = timedelta(minutes=1)
 
 
 class Submission:
     """
-    One commit on its way to the store. This is the only place that knows whether its outcome is in doubt.
+    One commit on its way to the store. Only this class knows whether the outcome of the commit is in doubt.
 
     Args:
-        store: where to write.
-        commit: what to write.
-        options: how long one call of `send` tries.
+        store: the store that is written to.
+        commit: the batch to write.
+        options: for how long one call of `send` tries.
     """
 
     def __init__(self, store: Store, commit: CommitBatch, options: RetryOptions) -> None:
@@ -47,7 +49,8 @@ class Submission:
         self._first_sent: tuple[float, float] | None = None
         self._sent = False  # an earlier call sent it
         self.attempts = 0  # attempts of the current call
-        # The result, once the commit is known to be in the store; and the etags by document id
+        # The result, once the commit is known to be in the store: the etags by document id, and the request
+        # charge
         self.etags: dict[str, str | None] = {}
         self.request_charge = 0.0
         self._in_doubt = False  # an attempt was, or may still be, applied without an answer
@@ -58,11 +61,12 @@ class Submission:
         """
         Write the commit once, and return when it is known to be in the store.
 
-        A call that ended with CommitOutcomeUnknown, a cancellation or a foreign error may be followed by another one.
+        After CommitOutcomeUnknown, a cancellation, or an error of other code, `send` may be called again.
 
         Raises:
-            NotFound, Conflict, PreconditionFailed, InvalidRequest, RequestTooLarge, AccessDenied: it is not written.
-            TooManyRequests, StoreUnavailable: it is not written, and the time is up.
+            NotFound, Conflict, PreconditionFailed, InvalidRequest, RequestTooLarge, AccessDenied: the commit is not
+                written.
+            TooManyRequests, StoreUnavailable: the commit is not written, and the time is up.
             CommitOutcomeUnknown: the outcome could not be found out in time, or no proof is left.
         """
         self._deadline, self.attempts = Deadline(self._options), 0
@@ -108,7 +112,8 @@ class Submission:
         self, refusal: errors.Conflict | errors.NotFound | errors.PreconditionFailed
     ) -> bool:
         """
-        Find out whether a refused commit was written by an earlier attempt: ours, or one that the SDK or a proxy repeated.
+        Find out whether an earlier attempt wrote a commit that the store refused: an attempt of this process, or one
+        that the SDK or a proxy repeated.
 
         Raises:
             CommitOutcomeUnknown: the time is up, or no proof is left.
@@ -117,8 +122,8 @@ class Submission:
             return False  # no attempt can have been applied
         event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
-            # Events precede entities in the batch, so every event id was free: no attempt was applied, or its events were deleted
-            # since.
+            # The store refused an entity. Events precede entities in the batch, so every event id was free:
+            # no attempt was applied, or its events were deleted since.
             if self._in_doubt and not self._absence_proves():
                 raise self._unknown() from refusal
             return False
@@ -143,7 +148,8 @@ class Submission:
 
     async def _is_ours(self, event_id: str | None) -> bool | None:
         """
-        Say whether this commit wrote the stored event; None if there is no such event or it cannot be read.
+        Return whether this commit wrote the stored event. Return None if there is no such event, or if it cannot be
+        read.
         """
         if event_id is None:
             return None
@@ -162,30 +168,36 @@ class Submission:
         if self.commit.proof is None or self._first_sent is None:
             return False
         # The service counts whole seconds, so an event may live up to a second less than its time to live.
+        # Its absence is a proof for half of that time.
         lives_for = (self.commit.proof.ttl - timedelta(seconds=1)) / 2
         sent_at, suspended_before = self._first_sent
         elapsed = self._loop.time() - sent_at + max(0.0, suspended_seconds() - suspended_before)
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
     async def _resolve(self) -> None:
-        """Treat a commit as written whose own answer was lost. Its etags are those that its entities have now."""
+        """Treat a commit whose own answer was lost as written. Read the etags that its entities have now."""
         for part in self.commit.parts:
             self.etags[part.tracked.id] = UNKNOWN_ETAG
             try:
                 stored = await self._read(part.tracked.id)
             except errors.StoreError:
                 continue
-            # no later commit or other program has changed the entity since
+            # Equal content shows that no later commit or other program has changed the entity, so its etag is
+            # that of this commit.
             if strip_system(stored) == part.document:
                 self.etags[part.tracked.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
 
     def _read(self, document_id: str) -> Awaitable[Document]:
-        # An older look would prove no absence, and would name an etag that is gone.
+        # Read from the replica that takes writes. Older data would not prove that an event is absent, and
+        # would contain an etag that has been replaced.
         return self._deadline.attempt(self._store.read, document_id, self.commit.partition_key, newest=True)
 
     async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
-        """Return a refusal with the etag or the type that the stored document has now; the service's answer does not name them."""
+        """
+        Return a refusal that also states the etag or the type of the stored document. The service's answer does not
+        state them.
+        """
         wanting = isinstance(refusal, errors.Conflict) or (
             isinstance(refusal, errors.PreconditionFailed) and not refusal.actual
         )
@@ -212,7 +224,7 @@ class Submission:
 
 
 def commit_id_of(document: Mapping[str, Any]) -> str | None:
-    """Return the id of the commit that wrote an event."""
+    """Return the id of the commit that wrote an event's document; None if the document names none."""
     meta = document.get("meta")
     commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
     return commit_id if isinstance(commit_id, str) else None

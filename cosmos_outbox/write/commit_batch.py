@@ -1,6 +1,4 @@
-"""
-CommitBatch: all documents of one commit, assembled once and frozen, so that every attempt sends the same.
-"""
+"""CommitBatch: all writes of one commit, assembled once and frozen, so that every attempt sends the same batch."""
 
 from __future__ import annotations
 
@@ -25,9 +23,10 @@ Created = Callable[[DomainEvent, Mapping[str, str]], Mapping[str, str]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
     """
-    A new document that says what a commit is for. Its id is such that two commits for the same thing cannot both create it.
+    A new document that says what a commit is for. Its id is chosen so that two commits for the same purpose cannot both
+    create it.
 
-    elsewhere: advice for a change under another partition key, which the commit refuses.
+    elsewhere: advice for the error that is raised if the commit also changes a document under another partition key.
     """
 
     partition_key: PartitionKey
@@ -44,9 +43,9 @@ class CommitBatch:
     """
     One transactional batch.
 
-    Events come before entities: a repeated commit then fails on an event's id, which proves that the first was
-    written, and never on an etag, which proves nothing. A record comes between: where another process had the same effect, the
-    batch fails on the record, whatever else stands against it.
+    Events come before entities. So a repeated commit fails on the id of an event, which proves that the first one was
+    written, and never on an etag, which proves nothing. A record comes between them. So if another process has already
+    committed the same effect, the batch fails on the record, even if its entities were changed too.
     """
 
     commit_id: str
@@ -57,7 +56,10 @@ class CommitBatch:
 
     @property
     def proof(self) -> DomainEvent | None:
-        """Return the event that lives longest; while it is stored, it proves that the commit was written."""
+        """
+        Return the event with the longest time to live. While it is stored, it proves that the commit was written.
+        Return None if the commit has no event.
+        """
         return max(self.events, key=lambda event: event.ttl, default=None)
 
 
@@ -72,20 +74,20 @@ def assemble(
     created: Created | None = None,
 ) -> CommitBatch:
     """
-    Return what a commit of these entities writes.
+    Return the batch that writes a commit: its events, its record, and its entities and documents.
 
     Args:
-        parts: the entities; at least one, where there is no record.
-        correlation: what to store with every event.
-        published: for the id of a domain event, the events to write in its place.
-        sizes: what becomes of large events.
-        paths: where the container's documents keep their partition key.
-        record: what the commit is for. Defaults to none.
-        created: returns what to store with an event, out of the correlation. Defaults to that.
+        parts: the entities and documents; at least one if there is no record.
+        correlation: the correlation ids and trace headers to store with every event.
+        published: by the id of a domain event, the events to write in its place.
+        sizes: the rules for large events.
+        paths: the paths at which the container's documents have their partition key.
+        record: the document that says what the commit is for. Defaults to none.
+        created: returns what to store with an event, made from the correlation. Defaults to the correlation itself.
 
     Raises:
-        MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold it.
-        EventTooLarge: an event could not be parked, or its message never be sent.
+        MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold the commit.
+        EventTooLarge: an event could not be parked, or its message could never be sent.
         UnstorableValue: a value of an entity or event could not be read back.
         UsageError: two documents have one id, or the container takes no such partition key or event id.
     """
@@ -115,7 +117,8 @@ def assemble(
     writes = (*batch.writes, *batch.payloads)
     events = tuple([event for _, event, _ in recorded])
     ids = [write.id for write in writes]
-    # If a batch names a document twice, its second write fails on the first, which looks like a repeated commit.
+    # If a batch wrote one document twice, the second write would fail because of the first, which would look
+    # like a repeated commit.
     if len(set(ids)) < len(ids):
         raise _duplicate_id(ids, events, key)
     if len(writes) > MAX_BATCH_OPERATIONS or batch.size > MAX_BATCH_BYTES:
@@ -131,7 +134,7 @@ def assemble(
 
 @dataclass
 class _Batch:
-    """A batch that grows, with the number of bytes that the SDK sends for it."""
+    """A batch while it is filled, with the number of bytes that the SDK will send for it."""
 
     key: PartitionKey
     key_fields: Document
@@ -167,7 +170,7 @@ class _Batch:
             except ValueError as error:
                 raise no_json(event, event.id, key, document, error) from error
             self.size += size
-            if size > MESSAGE_OVERHEAD_BYTES:  # smaller ids fit into any message
+            if size > MESSAGE_OVERHEAD_BYTES:  # a smaller event fits into any message
                 document, *payload = self.sizes.fit(document, size_bytes=size, partition_key=key)
                 if payload:
                     self.size += size_on_wire(document) + len(event.id) + _OPERATION_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Event handlers: functions of a program that run in its process, before the commit, for the events that entities recorded."""
+"""Event handlers: functions that run inside the process, before the commit, for the events that entities recorded."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _Handler = tuple[type[DomainEvent], Callable[[Any, Any], Awaitable[None] | None]
 
 class EventHandlers:
     """
-    Which functions run on which types of event, and which public event replaces a domain event.
+    The functions that run for each type of event, and the mappings from a domain event to the public events that
+    replace it.
 
-    Both also apply to subclasses of the type they were registered for.
+    A function or mapping of a type also applies to its subclasses.
     """
 
     def __init__(self) -> None:
@@ -30,10 +31,11 @@ class EventHandlers:
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
         """
-        Write the result of `mapping(event)` in place of such an event: one event, several in their order, or None for nothing.
+        Write the result of `mapping(event)` in place of each event of a type: one event, several in their order, or
+        None for nothing.
 
         Raises:
-            TypeError: it has a mapping already.
+            TypeError: the type has a mapping already.
         """
         if (known := self.public.get(event_type)) is not None:
             raise TypeError(
@@ -44,8 +46,8 @@ class EventHandlers:
 
     def map_events(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
         """
-        Return, by the id of each mapped event, the events that replace it. The first keeps the id, and the ids of the others follow
-        from it, so that a retry repeats them.
+        Return, by the id of each mapped event, the events that replace it. The first of them gets the id of the mapped
+        event. The ids of the others are computed from that id, so that a retry makes the same ones.
         """
         found: dict[str, tuple[DomainEvent, ...]] = {}
         for event in events:
@@ -62,24 +64,26 @@ class EventHandlers:
 
 class Dispatch:
     """
-    The handling of the events of one unit of work. Each handler gets each event once, also if the commit is repeated: `before` says
-    what earlier commits handled.
+    Handles the events of one unit of work. Each handler gets each event once, even if the commit is repeated: `before`
+    says which events earlier commits have handled.
     """
 
     def __init__(self, handlers: list[_Handler], before: Dispatch | None) -> None:
         self._handlers = handlers
         self.done: set[tuple[str, int]] = set() if before is None else {*before.done}
-        # by the id of an event: the actions of the events that led to it
+        # By the id of an event that a handler raised: the actions of the events that led to it, in order.
         self.caused_by: dict[str, tuple[str, ...]] = {} if before is None else {**before.caused_by}
 
     async def run(self, entities: IdentityMap, unit: object) -> None:
         """
-        Handle all events that a commit would write, and those that the handlers raise, until none is left.
+        Handle all events that a commit would write, and the events that the handlers raise, until none is left.
 
-        An error of a handler passes through, with a note that names the handler, the event and the entity that recorded it.
+        An error of a handler passes through, with a note that names the handler, the event and the entity that recorded
+        it.
 
         Raises:
-            UsageError: an event led to itself again and again, or the handlers raised more than a batch holds.
+            UsageError: an event led to itself again and again; the handlers raised more events than a batch holds; or a
+                handler needs a unit of work of another class.
         """
         known = {event.id for _, event in entities.each_event()}
         most = len(known) + MAX_BATCH_OPERATIONS

@@ -1,4 +1,7 @@
-"""EventSizes: store the payload of a large event beside it, or refuse the event; refuse ids that no message carries."""
+"""
+EventSizes: store the payload of a large event beside it, or refuse the event. Ids that no message can carry are refused
+too.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,18 @@ from cosmos_outbox.stored_documents import CLAIM, Document
 
 MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # the limit of Service Bus in the Standard tier, with all properties
 _PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
-# room for ids, annotations, AMQP's frames, and the attributes of CloudEvents
+# How many bytes of a message are left for ids, annotations, AMQP's frames, and the attributes of CloudEvents
 MESSAGE_OVERHEAD_BYTES = 2 * 1024
-# The limit of all ids and trace headers. A message may have properties of 32 KB each and 64 KB in all, those of the relay included.
+# How many bytes all correlation ids and trace headers may have. A message may have properties of 32 KB each
+# and 64 KB in all, including those that the relay adds.
 _LONGEST_CORRELATION = 24 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSizes:
     """
-    The rules for large events. A payload may be stored as a document of its own, in the same batch; the message then carries its
-    address (claim check).
+    The rules for large events. The payload of a large event may be stored as a document of its own, in the same batch. The
+    message then carries the address of that document (claim check).
 
     max_message_bytes   the largest message that the topics take; default: 256 KB, as Service Bus Standard does.
     claim_check         True: a payload that would be larger is stored beside the event. False: the commit is refused.
@@ -37,20 +41,21 @@ class EventSizes:
     def __post_init__(self) -> None:
         if self.max_message_bytes < 2 * MESSAGE_OVERHEAD_BYTES:
             raise UsageError(
-                f"max_message_bytes is {self.max_message_bytes}; a message needs {2 * MESSAGE_OVERHEAD_BYTES} at least."
+                f"max_message_bytes is {self.max_message_bytes}, and must be at least {2 * MESSAGE_OVERHEAD_BYTES}."
             )
 
     def fit(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
         """
-        Return the documents that store an event: its own and, for a large payload, that of the payload.
+        Return the documents that store an event: the event's own document and, for a large payload, a second one with
+        the payload.
 
         Args:
-            document: of the event.
-            size_bytes: of its JSON, which is never less than that of its message without the overhead.
-            partition_key: of the event.
+            document: the document of the event.
+            size_bytes: how large its JSON is. Its message, without the overhead, is never larger.
+            partition_key: the partition key of the event.
 
         Raises:
-            EventTooLarge: it could not be parked; or its message would be too large, and there is no claim check.
+            EventTooLarge: the event could not be parked; or its message would be too large, and `claim_check` is off.
         """
         limit = self.max_message_bytes - MESSAGE_OVERHEAD_BYTES
         if size_bytes <= limit or (size := content_bytes(document["data"], document["meta"])) <= limit:
@@ -77,7 +82,7 @@ class EventSizes:
 
 def check_correlation(correlation: Mapping[str, str]) -> None:
     """
-    Check the correlation that a commit stores with every event.
+    Check the size of the correlation that a commit stores with every event.
 
     Raises:
         EventTooLarge: no message could carry it.
@@ -91,7 +96,10 @@ def check_correlation(correlation: Mapping[str, str]) -> None:
 
 
 def _with_claim(document: Document, *, partition_key: Any) -> Document:
-    """Return the document of an event whose payload is a document of its own: the event's document has the address of that."""
+    """
+    Return the document of an event whose payload is stored as a document of its own. Instead of the payload it has the
+    address of that document.
+    """
     claim = {
         "id": _payload_id(document),
         "partitionKey": [*partition_key] if isinstance(partition_key, tuple) else partition_key,
@@ -101,7 +109,10 @@ def _with_claim(document: Document, *, partition_key: Any) -> Document:
 
 
 def _payload_document(document: Document) -> Document:
-    """Return the document of an event's payload. It outlives the event, which may be parked when its time is over."""
+    """
+    Return the document of an event's payload. It lives longer than the event, because the event may be parked when its
+    time to live ends.
+    """
     content = {name: value for name, value in document.items() if name != "meta"}
     ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, int(MAX_TTL.total_seconds()))
     return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE, "ttl": ttl}

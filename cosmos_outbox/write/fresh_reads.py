@@ -1,8 +1,10 @@
 """
-Fresh reads: the read of one document that is no older than its caller knows it to be, such as from the message about it.
+Fresh reads: read one document that is at least as new as its caller knows it to be, for example from a message about
+it.
 
-A replica that is behind returns an old document, or none. Then the document is read again where writes go: nothing that was committed is
-missing there. So what is not found then is gone, and does not have to be waited for.
+A replica that lags returns an old document, or none. Then the document is read again from the replica that takes
+writes, where no commit is missing. So if the document is not found there, it is gone, and the caller need not wait for
+it.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ async def read_new_enough(
     Return a document in the given version or a later one.
 
     Args:
-        read: it, as `Store.read` does.
-        options: how long a read is tried.
-        etag: raise NotModified while it has it; has no effect where a version is given.
-        at_least: the version; None for what a replica has.
+        read: reads the document, as `Store.read` does.
+        options: for how long one read is tried.
+        etag: NotModified is raised while the document has this etag. It has no effect if `at_least` is given.
+        at_least: the least version; None for any version that a replica has.
 
     Raises:
-        NotFound: there is none.
-        TryLater: it stayed older.
+        NotFound: there is no such document.
+        TryLater: the document stayed older than `at_least`.
     """
     if at_least is None:
         return await retry_reads(lambda: read(if_none_match=etag), options)
@@ -48,14 +50,17 @@ async def read_new_enough(
 
 
 def too_old(document: Mapping[str, Any], at_least: int) -> TryLater:
-    """Return the error of a document that is older than its reader needs."""
+    """Return the error for a document that is older than its reader needs."""
     return TryLater(
-        f"{document['id']!r} is read in version {version_of(document)}, and version {at_least} is asked for. If it was deleted and "
+        f"{document['id']!r} was read in version {version_of(document)}, and version {at_least} is asked for. If it was deleted and "
         "created again, or another program writes it without counting, read it without `at_least`."
     )
 
 
 def version_of(document: Mapping[str, Any]) -> int:
-    """Return how many commits wrote an entity's document; 1 for a document of the .NET sample, which does not count."""
+    """
+    Return the version of an entity's document, which counts the commits that wrote it; 1 for a document of the .NET
+    sample, which counts no versions.
+    """
     version = document.get("version")
     return version if isinstance(version, int) and version > 0 else 1

@@ -1,9 +1,10 @@
 """
 Idempotency keys: a request that its caller repeats takes effect once, and each repetition gets the first answer.
 
-The answer is a document, `request.<id of the key>`, in the batch of the effect: there is no effect without it, and no second one. So the
-answer is made before the commit, and a process that dies after it leaves nothing unsaid. Of any number of equal requests at once, in
-whatever processes, one creates the document; the others read it. Its time to live deletes it.
+The answer is stored as a document, `request.<id of the key>`, in the same batch as the effect. So there is no effect
+without a stored answer, and no second effect. The answer is made before the commit, so it is stored even if the process
+dies right after the commit. If several equal requests run at the same time, in any processes, one of them creates the
+document and the others read it. The document is deleted when its time to live ends.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, committer,
 DEFAULT_REMEMBERED = timedelta(days=1)
 _FAILED = 400  # from this status on, the request did nothing
 _HEADER = re.compile(r"[\t -~\x80-\xff]*")  # a value with a line end would begin another header
-_NO_HEADER = "cannot be a header of an answer: it is Latin-1 without line ends. Percent-encode what stands in a URL (urllib.parse.quote)."
+_NO_HEADER = "cannot be a header of an answer: a header is Latin-1 without line ends. Percent-encode what stands in a URL (urllib.parse.quote)."
 _ELSEWHERE = "a request writes under the `partition_key` that it names. Let it record an event, and a consumer of that event write the other key"
 _AS_JSON = partial(to_jsonable_python, by_alias=True)
 _running: set[object] = set()  # the requests that run in this process now
@@ -44,9 +45,9 @@ class IdempotencyKey:
     """
     The key that a caller gave to a request, and the payload that tells a repetition from another request.
 
-    key             as its caller chose it.
-    scope           where it is unique, as JSON types: the operation and the caller. The same key in another scope is another key.
-    payload         all that the caller asks for, as JSON types or models: another payload under the key is refused.
+    key             the key, as its caller chose it.
+    scope           where the key is unique, as JSON types: the operation and the caller. The same key in another scope is another key.
+    payload         all that the caller asks for, as JSON types or models. The key with another payload is refused.
     remembered_for  how long a repetition gets the first answer, in whole seconds. Defaults to a day.
     """
 
@@ -56,13 +57,14 @@ class IdempotencyKey:
     remembered_for: timedelta = DEFAULT_REMEMBERED
 
     def __post_init__(self) -> None:
-        # Cosmos DB would keep an answer with a time to live of -1 s for ever
+        # The bounds are checked here, because Cosmos DB would keep an answer with a time to live of -1 s for
+        # ever.
         said = f"An answer is kept 1 s to {MAX_TTL.days} days, not {self.remembered_for}."
         errors.require(MIN_TTL <= self.remembered_for <= MAX_TTL, said)
 
     @property
     def id(self) -> str:
-        """Return a UUID for what the request creates. Each repetition of the request gets the same one."""
+        """Return a UUID for the entity that the request creates. Each repetition of the request gets the same UUID."""
         return str(uuid.UUID(_hash([*self.scope, self.key])[:32], version=5))
 
 
@@ -71,11 +73,11 @@ class Answer:
     """
     The answer to a request; a repetition gets the same one.
 
-    status      of HTTP, or of a protocol of the application's own. From 400 on, nothing is committed and nothing remembered.
-    body        JSON types, or models, which become those; None for none.
-    headers     to give again, such as Location.
-    etag_of     the entity whose etag is the header ETag. A repetition has it for as long as the entity was not changed.
-    repeated    it was given before.
+    status      a status of HTTP, or of a protocol of the application's own. From 400 on, nothing is committed and nothing remembered.
+    body        JSON types, or models, which are converted to JSON types; None for no body.
+    headers     headers that each repetition gets too, such as Location.
+    etag_of     the entity whose etag is the header ETag. A repetition gets this header for as long as the entity was not changed.
+    repeated    whether the answer was given before.
     """
 
     status: int = 200
@@ -85,13 +87,13 @@ class Answer:
     repeated: bool = False
 
     def __post_init__(self) -> None:
-        # Checked before the commit: a server could send such a header neither now nor to a repetition.
+        # Check this before the commit: a server could send such a header neither now nor to a repetition.
         if wrong := [value for value in self.headers.values() if not _HEADER.fullmatch(value)]:
             raise errors.UsageError(f"{wrong[0]!r:.100} {_NO_HEADER}")
 
     @property
     def text(self) -> str | None:
-        """Return the body as JSON, the same for each repetition; None if there is none."""
+        """Return the body as JSON text, which is the same for each repetition. Return None if there is no body."""
         written = json.dumps(self.body, ensure_ascii=False, allow_nan=False, default=_AS_JSON)
         return None if self.body is None else written
 
@@ -107,22 +109,23 @@ async def answer_once(
     """
     Carry out a request once, and return its answer. A repetition gets the answer of the first time.
 
-    `work(unit_of_work)` runs, and is repeated, as `Outbox.run` does it. It returns an Answer, or the body of one with the status 200. What it
-    changed is committed with that; it commits nothing itself. What it raises passes through: nothing was committed or remembered, and a
-    repetition tries again.
+    `work(unit_of_work)` runs, and is repeated, as in `Outbox.run`. It returns an Answer, or the body of an Answer with
+    the status 200. Its changes are committed together with the answer, so it must not commit itself. If it raises an
+    error, the error passes through: nothing was committed or remembered, and a repetition of the request tries again.
 
     Args:
-        outbox: of the effect.
-        key: of the request; None for one that is carried out each time.
+        outbox: the outbox that commits the effect.
+        key: the key of the request; None for a request that is carried out each time.
         work: reads and changes entities of one partition key.
-        partition_key: of the effect, the same for each repetition. Defaults to the id of the key, for what the request creates.
-        kind: the subclass of UnitOfWork to give it.
+        partition_key: the partition key of the effect, the same for each repetition. Defaults to the id of the key, for
+            an entity that the request creates.
+        kind: the subclass of UnitOfWork that `work` gets.
 
     Raises:
         RequestStillRunning: this process carries out an equal request right now.
         IdempotencyKeyReused: the key was used for another payload.
-        UsageError: the work of another request, or a handler of a consumer, called it.
-        OutboxError: as `Outbox.run`. After CommitOutcomeUnknown, a repetition finds out.
+        UsageError: the work of another request, or a handler of a consumer, called this function.
+        OutboxError: see `Outbox.run`. After CommitOutcomeUnknown, a repetition finds out the outcome.
     """
     once = None if key is None else _Once(outbox, key, key.id if partition_key is None else partition_key)
 
@@ -141,7 +144,8 @@ async def answer_once(
         uow.rollback()  # so that the commit of `run` writes nothing beside the answer
         return answer
 
-    # Raises if other code commits for the caller, which is then a handler or the work of another request.
+    # This empty commit raises if other code commits for the caller, which is then a handler of a consumer or
+    # the work of another request.
     await outbox.unit_of_work().commit()
     if once is None:
         return await outbox.run(carry_out, kind=kind)
@@ -151,12 +155,13 @@ async def answer_once(
     _running.add(place)
     try:
         answer = first if (first := await once.first_answer()) else await outbox.run(carry_out, kind=kind)
-        # The commit may have been refused because an equal request changed the same documents.
+        # An answer from 400 on may be due to an equal request that changed the same documents. Then return
+        # that request's answer.
         return answer if answer.status < _FAILED else await once.first_answer() or answer
-    # an equal request is known by now, or this one is known not to be written
+    # Do not look for another answer: the key was used for another payload, or this request was not written.
     except (errors.IdempotencyKeyReused, *errors.BUSY):
         raise
-    except Exception as error:  # noqa: BLE001 - of the work too: it may have met what an equal request changed
+    except Exception as error:  # noqa: BLE001 - an error of `work` may be due to changes of an equal request
         return await once.answer_instead_of(error)
     finally:
         _running.discard(place)
@@ -164,7 +169,7 @@ async def answer_once(
 
 @dataclass(frozen=True, slots=True)
 class _Once:
-    """The stored answer of one request."""
+    """A request that is carried out once: commits its answer, and reads the answer that is stored."""
 
     outbox: Outbox
     key: IdempotencyKey
@@ -216,7 +221,8 @@ class _Once:
                 if (first := await self.first_answer()) is not None:
                     return first
             attempt += 1
-            # the replica that is read may lag behind the one that refused
+            # Read again after a pause: the replica that was read may lag behind the one that refused the
+            # commit.
             if not (taken and await deadline.pause(attempt)):
                 raise error
 

@@ -29,15 +29,16 @@ DEFAULT_ATTEMPTS = 10
 
 class Outbox:
     """
-    The entry point: one per process and container, shared by all tasks.
+    The entry point of an application. Make one for each process and container; all tasks share it.
 
     Args:
-        store: where to commit, `CosmosStore` or `MemoryContainer`.
+        store: the store that is committed to, `CosmosStore` or `MemoryContainer`.
         retries: how long a read or a commit is tried. Defaults to 10 s.
-        sizes: what becomes of large events. Defaults to refusing a message of more than 256 KB, as Service Bus Standard does.
+        sizes: the rules for large events. Defaults to refusing a message of more than 256 KB, as Service Bus Standard
+            does.
         tracer_provider: receives a span for each commit. Defaults to OpenTelemetry's global one.
-        create_spans_for: the broker in OpenTelemetry's words, such as `servicebus`: each event gets a span `create` of its own, which its
-            message is a part of. Defaults to none: the events of a commit share its span.
+        create_spans_for: the broker's name in OpenTelemetry, such as `servicebus`. Each event then gets a span `create`
+            of its own, which its message continues. Defaults to none: the events of a commit share its span.
     """
 
     def __init__(
@@ -59,11 +60,14 @@ class Outbox:
 
     @property
     def key_paths(self) -> KeyPaths:
-        """Return where the container's documents keep their partition key."""
+        """Return the paths at which the container's documents have their partition key."""
         return self._store.key_paths
 
     def over(self, wrapped: Callable[[Store], Store]) -> Outbox:
-        """Return this outbox with its store wrapped, as a test does that observes the store's calls."""
+        """
+        Return a copy of this outbox with its store wrapped by `wrapped`. A test uses it to observe the calls of the
+        store.
+        """
         other = copy(self)
         other._store = wrapped(self._store)  # noqa: SLF001 - of ours
         return other
@@ -88,11 +92,12 @@ class Outbox:
         kind: type[UnitOfWork] = UnitOfWork,
     ) -> None:
         """
-        Run `handler(event, unit_of_work)` in this process before such an event is committed.
+        Have `handler(event, unit_of_work)` run in this process before an event of this type is committed.
 
-        The handler's changes in the unit of work are committed in the same batch; events it raises are handled too. What it
-        raises passes through `commit`, with a note that names the handler, the event and the entity. A handler that needs a
-        subclass of UnitOfWork names it as `kind`; a commit of another kind of unit raises UsageError then.
+        The changes that the handler makes in the unit of work are committed in the same batch, and events that it records are
+        handled too. An error that it raises passes through `commit`, with a note that names the handler, the event and the
+        entity. If the handler needs a subclass of UnitOfWork, pass that as `kind`. The commit of a unit of another class then
+        raises UsageError.
 
         Raises:
             TypeError: the handler does not take these two arguments.
@@ -102,10 +107,11 @@ class Outbox:
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
         """
-        Publish the result of `mapping(event)` in place of such an event: one event, several in their order, or None for nothing.
+        Publish the result of `mapping(event)` in place of each event of a type: one event, several in their order, or None for
+        nothing.
 
         Raises:
-            TypeError: it has a mapping already.
+            TypeError: the type has a mapping already.
         """
         self._handlers.publishes(event_type, mapping)
 
@@ -141,20 +147,21 @@ class Outbox:
         attempts: int = DEFAULT_ATTEMPTS,
     ) -> ResultT:
         """
-        Run `work(unit_of_work)`, commit, and return the result of `work`. Repeat this while another program writes first.
+        Run `work(unit_of_work)`, commit, and return the result of `work`. If another program wrote first, do this again.
 
-        Each attempt has a unit of work of its own, so `work` reads everything again. Between two attempts it waits, as
+        Each attempt has a unit of work of its own, so `work` reads everything again. There is a pause between two attempts, as
         `retries` says. `work` may commit itself, as its last step.
 
         Args:
-            work: reads and changes entities. It runs once for each attempt, so what it does elsewhere it does again.
-            kind: the subclass of UnitOfWork to give it.
-            attempts: how often to run it at most. Defaults to 10.
+            work: reads and changes entities. It runs once for each attempt, so its effects outside of Cosmos DB are repeated.
+            kind: the subclass of UnitOfWork that `work` gets.
+            attempts: how often `work` runs at most. Defaults to 10.
 
         Raises:
-            UsageError: there is no attempt; or `work` is no function, or returned nothing to await.
-            PreconditionFailed: another program was first each time; or `work` raised it, then there was no further attempt.
-            OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
+            UsageError: `attempts` is less than 1; or `work` is no function, or returned nothing to await.
+            PreconditionFailed: another program was first in each attempt; or `work` raised this error itself, which ends the
+                attempts.
+            OutboxError: any other error of `work` or of `UnitOfWork.commit`; there is no further attempt then.
         """
         require(attempts >= 1, f"Work needs at least one attempt, not {attempts}.")
         if not callable(work):
@@ -180,7 +187,9 @@ class Outbox:
 
 
 def is_last(attempt: int, attempts: int, refusal: PreconditionFailed) -> bool:
-    """Say whether this attempt is the last. If it is, add to its error what the caller can do."""
+    """
+    Return whether this attempt is the last one. If it is, add a note to its error that says what the caller can do.
+    """
     if attempt >= attempts:
         refusal.overtaken = attempts > 1
         refusal.add_note(

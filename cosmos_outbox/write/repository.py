@@ -1,4 +1,4 @@
-"""Repository: typed access to the entities of one type inside a unit of work."""
+"""Repository: read and write the entities of one type inside a unit of work."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ DEFAULT_PAGE_SIZE = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityPage(Generic[EntityT]):
     """
-    One page of entities. `continuation` is None after the last.
+    One page of entities. `continuation` is None after the last page.
 
-    `unreadable` names the documents of the page that are not what the class says; raise one, or report them. Each is logged too.
+    `unreadable` has an error for each document of the page that does not fit the class of its entity. The caller may
+    raise one of these errors, or report them. Each is logged too.
     """
 
     entities: tuple[EntityT, ...]
@@ -39,7 +40,7 @@ class EntityPage(Generic[EntityT]):
 
 
 class Repository(Generic[EntityT]):
-    """Reads at once; writes when the unit of work commits."""
+    """Reads and writes the entities of one type. A read happens at once, and a write when the unit of work commits."""
 
     def __init__(
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
@@ -54,7 +55,7 @@ class Repository(Generic[EntityT]):
         Add a new entity. The commit raises Conflict if its id is taken.
 
         Raises:
-            UsageError: it is no entity of this repository's type, or another unit of work has it.
+            UsageError: the object is not an entity of this repository's type, or another unit of work tracks it.
         """
         self._check(entity)
         self._entities.track(entity, Change.CREATE)
@@ -70,26 +71,31 @@ class Repository(Generic[EntityT]):
         at_least: int | None = None,
     ) -> EntityT:
         """
-        Return an entity and track it. The next commit writes the caller's changes, and the events that the entity's methods record.
+        Return an entity and track it. The next commit writes the caller's changes, and the events that the entity's
+        methods record.
 
-        It is of this class, or of the subclass that the document's `type` names. An entity that is already tracked is returned as it
-        is, without a request.
+        The entity is of this repository's class, or of the subclass that the document's `type` names. An entity that is
+        already tracked is returned as it is, without a request.
 
         Args:
-            entity_id: its id.
-            partition_key: Defaults to that of the tracked entity with this id, else to the id. `key_of` of the class makes it.
-            if_none_match: an etag; raise NotModified while the entity still has it.
-            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
-            at_least: the version that it has at least, such as a message's `entity_version`: a replica may be behind the message.
-                Defaults to None: whatever the replica has.
+            entity_id: the id of the entity.
+            partition_key: the partition key of the entity, as `key_of` of the class makes it. Defaults to that of the
+                tracked entity with this id, else to the id.
+            if_none_match: an etag; NotModified is raised while the entity still has it.
+            include_deleted: whether to return also an entity that is marked as deleted, or deleted by this unit of
+                work.
+            at_least: the least version of the entity, such as a message's `entity_version`, because a replica may lag
+                behind the message. Defaults to None: any version that a replica has.
 
         Raises:
-            UsageError: the container takes no such id or partition key; or there is none, and the class's key is not the id.
-            UsageError: this unit of work has it as an object of another class with the same stored type.
-            NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
+            UsageError: the container takes no such id or partition key; or no partition key is given, and the class's
+                is not the id.
+            UsageError: this unit of work has read the entity as an object of another class with the same stored type.
+            NotFound: there is no such entity, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
-            UnreadableDocument: the stored document is not what the class says.
-            TryLater: it stayed older than `at_least` for about two seconds. A consumer's message waits then, and has not failed.
+            UnreadableDocument: the stored document does not fit the class.
+            TryLater: the entity stayed older than `at_least` for about two seconds. If the handler of a consumer raises
+                this, its message waits and does not count as failed.
         """
         if not isinstance(entity_id, str):
             given = f"`uow.repository({self._type.__name__})` takes an id, which is a text, and no object of {type(entity_id).__name__}"
@@ -129,10 +135,11 @@ class Repository(Generic[EntityT]):
         at_least: int | None = None,
     ) -> EntityT | None:
         """
-        Return an entity as `read` does; None where `read` raises NotFound.
+        Return an entity as `read` does, but None where `read` raises NotFound.
 
         Raises:
-            UsageError: see `read`; or nothing is found without a `partition_key`, and the class has one of its own.
+            UsageError: see `read`; or nothing was found without a `partition_key`, and the class has a partition key of
+                its own.
             UnreadableDocument, TryLater: see `read`.
         """
         try:
@@ -147,10 +154,11 @@ class Repository(Generic[EntityT]):
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
         """
-        Write the entity with the next commit, even if it was not changed. An entity that was read and changed needs no `update`.
+        Write the entity with the next commit, even if it was not changed. An entity that was read and changed needs no
+        `update`.
 
         Raises:
-            UsageError: see `create`; or it was never stored.
+            UsageError: see `create`; or the entity was never stored.
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
         self._check(entity)
@@ -166,12 +174,13 @@ class Repository(Generic[EntityT]):
         hard: bool = False,
     ) -> EntityT:
         """
-        Delete an entity with the next commit: softly if it is SoftDeletable, else (or with `hard`) for good.
+        Delete an entity with the next commit. A SoftDeletable entity is only marked as deleted, unless `hard` is true.
+        Any other entity is deleted for good.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such entity.
             PreconditionFailed: `etag` is given and the entity has another one.
-            UsageError: the class overrides `delete`, and its own does not mark the entity.
+            UsageError: the class overrides `delete`, and its method does not mark the entity as deleted.
         """
         with self._entities.alone():
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
@@ -198,17 +207,19 @@ class Repository(Generic[EntityT]):
         include_deleted: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of the entities of one partition key by id, without those marked as deleted, and track them as `read` does.
+        Return a page of the entities of one partition key, in the order of their ids, and track them as `read` does.
+        Entities that are marked as deleted are left out.
 
         Args:
-            partition_key: the only one that is read, whatever else the container holds.
-            page_size: how many at most. Defaults to 10.
-            continuation: of the page before.
-            include_deleted: also return what is marked as deleted, or deleted by this unit of work.
+            partition_key: the partition key. Nothing else in the container is read.
+            page_size: how many entities the page has at most. Defaults to 10.
+            continuation: the continuation of the page before.
+            include_deleted: whether to return also entities that are marked as deleted, or deleted by this unit of
+                work.
 
         Raises:
-            UsageError: `page_size` is less than 1, or the container takes no such key.
-            InvalidRequest: the store did not give out `continuation` for this key.
+            UsageError: `page_size` is less than 1, or the container takes no such partition key.
+            InvalidRequest: the store did not issue `continuation` for this partition key.
         """
         check_partition_key(partition_key, self._store.key_paths)
         return await self._list(partition_key, page_size, continuation, include_deleted)
@@ -221,9 +232,11 @@ class Repository(Generic[EntityT]):
         include_deleted: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of all entities of this type, over all partition keys, as `page_of_key` does. The store chooses the order.
+        Return a page of the entities of this type over all partition keys, as `page_of_key` does. The store chooses the
+        order.
 
-        Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `page_of_key`.
+        Each page may ask every physical partition: in a container with twenty of them it costs up to twenty times as
+        much as `page_of_key`.
         """
         return await self._list(None, page_size, continuation, include_deleted)
 
@@ -241,15 +254,16 @@ class Repository(Generic[EntityT]):
         Return a page of the entities that a query in Cosmos DB's SQL selects, as `page_of_key` does.
 
         Args:
-            sql: selects whole documents of this type: `SELECT * FROM c WHERE c.type = 'order' AND c.data.total > @least`. A program
-                writes it, not its user.
+            sql: selects whole documents of this type: `SELECT * FROM c WHERE c.type = 'order' AND c.data.total >
+                @least`. It has to come from the program, and not from the program's user.
             parameters: the values of the query's parameters by name, with or without the @.
-            partition_key: the only one that is read. Defaults to all of them; such a query has no continuation where it sorts.
-            page_size: see `page_of_key`, as the others.
+            partition_key: the only partition key that is read. Defaults to all of them; a query over all of them has no
+                continuation if it sorts.
+            page_size: see `page_of_key`, also for the other arguments.
 
         Raises:
-            UsageError: see `page_of_key`; or the query selects documents of another type; or the store is a MemoryContainer, which
-                evaluates no SQL.
+            UsageError: see `page_of_key`; or the query selects documents of another type; or the store is a
+                MemoryContainer, which evaluates no SQL.
             InvalidRequest: the service does not understand the query.
         """
         if partition_key is not None:

@@ -1,4 +1,4 @@
-"""UnitOfWork: the changes that are written together or not at all."""
+"""UnitOfWork: changes to entities that are written together or not at all."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ ModelT = TypeVar("ModelT")
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 _SPAN = "outbox.commit"
 
-# Set where other code commits the units of work of this context, as a consumer does for its handler. A `commit` raises then.
+# The name of the code that commits the units of work of this context, such as a consumer for its handler.
+# While it is set, a call of `commit` raises.
 committer: ContextVar[str | None] = ContextVar("cosmos_outbox.committer", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """The result of `commit()`. If nothing had changed, `id` is None and everything else is empty."""
+    """The result of `commit()`. If nothing was changed, `id` is None and all other fields are empty."""
 
     id: str | None = None
     events: tuple[DomainEvent, ...] = ()
@@ -50,7 +51,10 @@ class Commit:
     attempts: int = 0
 
     def followed_by(self, newer: Commit) -> Commit:
-        """Return two commits as one: the first, whose outcome was unknown, and the one written after it."""
+        """
+        Return one result for two commits: this one, whose outcome was unknown at first, and the newer one that was
+        written after it.
+        """
         return Commit(
             id=newer.id,
             events=self.events + newer.events,
@@ -64,12 +68,14 @@ class UnitOfWork:
     """
     One task's changes to entities of one partition key.
 
-    `async with outbox.unit_of_work() as uow:`: nothing is written without `await uow.commit()`; leaving the block
-    forgets what was not committed and ends the unit. A unit that no block enters works too, and forgets nothing by itself.
+    `async with outbox.unit_of_work() as uow:` opens a unit of work. Nothing is written without `await uow.commit()`. At
+    the end of the block the unit forgets all changes that were not committed, and ends. A unit of work can also be used
+    without such a block; it then forgets nothing by itself.
 
-    After a commit the unit can be used on. A commit that another program's write refuses is undone (see `commit`). After any
-    other failure what the caller did is still pending, with the same event ids, and may be committed again or dropped with
-    `rollback()`; what a failed handler added is undone, and handlers run again.
+    After a commit the unit can be used further. If the store refuses a commit because another program wrote first, the
+    commit is undone (see `commit`). After any other failure the caller's changes are still pending, with the same event
+    ids. The caller may commit them again, or drop them with `rollback()`. The changes of a handler that failed are
+    undone, and handlers run again at the next commit.
     """
 
     def __init__(
@@ -88,7 +94,7 @@ class UnitOfWork:
         self._sizes = sizes
         self._entities = IdentityMap(kinds)
         self._dispatch: Dispatch | None = None
-        # a commit that was sent, and is not known to be written or refused
+        # A commit that was sent, and is not known yet to be written or refused.
         self._unresolved: Submission | None = None
         self._entered = False
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
@@ -119,15 +125,19 @@ class UnitOfWork:
         def __exit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
-        """Forget all entities of this unit for good; any further use of them raises UsageError. The `async with` block calls this."""
+        """
+        Forget all entities of this unit of work for good. Any further use of them raises UsageError. The end of the
+        `async with` block does the same.
+        """
         self._entities.end()
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
         """
-        Return the repository of an entity type; all repositories of a unit of work commit together.
+        Return the repository of an entity type. The changes of all repositories of a unit of work are committed
+        together.
 
         Raises:
-            UsageError: it is no class of entities, or the outbox has another one with the same stored type.
+            UsageError: the type is no class of entities, or the outbox has another class with the same stored type.
         """
         return Repository(entity_type, store=self._store, entities=self._entities, options=self._options)
 
@@ -139,14 +149,15 @@ class UnitOfWork:
     ) -> Documents[ModelT]: ...
     def documents(self, model_type: type[Any] = dict, mapper: DocumentMapper[Any] | None = None) -> Any:
         """
-        Return the documents of the application's own shape: dicts, or instances of a dataclass or model.
+        Return an object that reads and writes documents of the application's own shape: dicts, or instances of a dataclass or
+        model.
 
         Args:
-            model_type: what a read returns. Defaults to dict.
-            mapper: how it is stored. Defaults to its JSON.
+            model_type: the type that a read returns. Defaults to dict.
+            mapper: converts the model to its document and back. Defaults to its JSON.
 
         Raises:
-            UsageError: it is no dict, dataclass or pydantic model, and has no mapper.
+            UsageError: the type is no dict, dataclass or pydantic model, and no mapper is given.
         """
         return Documents(
             model_type,
@@ -164,15 +175,17 @@ class UnitOfWork:
 
     def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
-        Record an event about an entity, or about a document that was read or saved here. The next commit writes both together.
+        Record an event about an entity, or about a document that was read or saved here. The next commit writes both
+        together.
 
         Args:
-            event: what happened.
-            about: the entity or document.
-            deliver_at: when consumers get it, outside of the order of its key; see `Entity.record`. Defaults to at once.
+            event: the event, which says what happened.
+            about: the entity or document that the event is about.
+            deliver_at: when consumers get the event, outside of the order of its key; see `Entity.record`. Defaults to
+                at once.
 
         Raises:
-            UsageError: it was neither read nor saved here; or the time has no UTC offset.
+            UsageError: `about` was neither read nor saved here; or `deliver_at` has no UTC offset.
         """
         if isinstance(about, Entity):
             about.record(event, deliver_at=deliver_at)
@@ -183,20 +196,21 @@ class UnitOfWork:
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """
-        Run `hook(commit)` once, after the next commit that wrote something. A refusal or a rollback drops the hook.
+        Have `hook(commit)` called once, after the next commit that wrote something. If that commit is refused, or after
+        a rollback, the hook is dropped.
 
-        An error of a hook is logged: what is committed stays so. The process may end before a hook runs, so what has to happen is
-        the part of a handler or of a consumer.
+        An error of a hook is logged, and the commit stays written. The process may end before a hook runs. So do work
+        that must happen in an event handler or in a consumer.
         """
         self._after_commit.append(hook)
 
     def rollback(self) -> None:
         """
-        Forget all entities of this unit. To go on, read them again.
+        Forget all entities of this unit of work and their changes. To go on, read the entities again.
 
         Raises:
             SharedUnitOfWork: another task uses this unit of work right now.
-            UsageError: an event handler called it.
+            UsageError: an event handler called this method.
         """
         self._entities.check()
         if self._entities.committing:
@@ -209,29 +223,29 @@ class UnitOfWork:
         self._after_commit.clear()
 
     def was_refused(self, error: errors.OutboxError) -> bool:
-        """Say whether the last commit raised this refusal, and nothing was read or created since."""
+        """Return whether the last commit raised this refusal, and nothing was read or created since then."""
         return self._entities.refusal is error
 
     async def commit(self) -> Commit:
         """
-        Write all pending entities and their events in one request, and return when they are known to be stored.
+        Write all pending entities and their events in one request. Return when they are known to be stored.
 
-        If the outcome of the previous commit is unknown, that one is sent again first, unchanged; later changes follow in a
-        request of their own.
+        If the outcome of the previous commit is unknown, that commit is sent again first, unchanged. Changes that were made
+        later follow in a request of their own.
 
         Raises:
-            Conflict, NotFound, PreconditionFailed: another program was first; nothing was written (except a previous commit
-                whose outcome had been unknown, see above). The unit of work forgets everything, also what handlers
-                added: read all entities again and repeat the whole change. Until then each commit raises this again.
-                `Outbox.run` does that.
-            MixedPartitionKeys, BatchTooLarge: one batch cannot hold it; nothing was sent.
+            Conflict, NotFound, PreconditionFailed: another program was first, and nothing was written (except a previous commit
+                whose outcome had been unknown, see above). The unit of work forgets everything, including the changes of
+                handlers. Read all entities again and repeat the whole change, as `Outbox.run` does. Until then each commit
+                raises this error again.
+            MixedPartitionKeys, BatchTooLarge: one batch cannot hold the changes; nothing was sent.
             UnstorableValue: a value of an entity or event could not be read back as it is; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
-            CommitOutcomeUnknown: the answer was lost and the outcome could not be found out. Commit again within a minute
-                to find out. If no event proves the commit, or its events may be deleted by now, the outcome stays unknown:
-                `rollback()`, read the entities again and decide.
+            CommitOutcomeUnknown: the answer was lost, and the outcome could not be found out. Commit again within a minute to
+                find it out. If no event proves the commit, or its events may be deleted by now, the outcome stays unknown:
+                call `rollback()`, read the entities again and decide.
             SharedUnitOfWork: another task uses this unit of work right now.
-            UsageError: the unit has ended with its block; or a handler called commit().
+            UsageError: the unit of work has ended with its block; or a handler called commit().
         """
         if (owner := committer.get()) is not None:
             raise errors.UsageError(
@@ -274,12 +288,13 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers.registered:
             await self._run_handlers()
-            # without this, a handler that closed the unit would lose the write unnoticed
+            # Without this check, the write would be lost unnoticed if a handler closed the unit of work.
             self._entities.check()
         changed, paths = self._entities.changes(), self._store.key_paths
         if not changed and record is None:
             return None
-        # This span is not about messages: a span `create` is about one of them, and only the worker knows where a message goes.
+        # This span is about the commit and not about a message: a span `create` is about one message, and
+        # only the worker knows where the message goes.
         span = self._tracer.start_span(_SPAN)
         # Without a tracer that records, the caller's span stays the current one.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
@@ -338,7 +353,8 @@ class UnitOfWork:
                 self._dispatch = None
                 self._after_commit.clear()
             raise
-        # A cancellation, or an error of other code, may come after the write: the submission stays unresolved.
+        # After a cancellation or an error of other code, which may come after the write, this line is not
+        # reached: the commit stays unresolved.
         self._unresolved = None
         self._entities.mark_written(pending.parts, pending.partition_key, submission.etags)
         return Commit(
@@ -352,11 +368,11 @@ class UnitOfWork:
 
 async def run_event_handlers(uow: UnitOfWork) -> None:
     """
-    Run the handlers of the events that a unit of work has recorded so far, as its commit would. The commit runs the handlers of later
-    events.
+    Run the handlers of the events that a unit of work has recorded so far, as its commit would. The commit runs the
+    handlers of events that are recorded later. An error of a handler passes through.
 
     Raises:
-        UsageError: a handler called `commit()` or `rollback()`; and whatever a handler raises.
+        UsageError: a handler called `commit()` or `rollback()`.
         SharedUnitOfWork: another task uses the unit of work right now.
     """
     if uow._handlers.registered and uow._entities.refusal is None:  # noqa: SLF001 - of this module
@@ -366,20 +382,24 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
 
 async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:
     """
-    Commit a unit of work together with a record of what the commit is for, also if nothing else changed.
+    Commit a unit of work together with a record that says what the commit is for. The record is written even if nothing
+    else changed.
 
     Raises:
-        Conflict: a document has the record's id, which the error names; nothing was written.
-        OutboxError: as `UnitOfWork.commit`.
+        Conflict: a document with the record's id exists already; the error names the id, and nothing was written.
+        OutboxError: see `UnitOfWork.commit`.
     """
     return await uow._commit(record)  # noqa: SLF001 - of this module
 
 
 def version_after_commit(uow: UnitOfWork, entity: Entity) -> int:
-    """Return the version that an entity has after the next commit of a unit of work."""
+    """Return the version that an entity will have after the next commit of a unit of work."""
     return entity.version + uow._entities.awaits_commit_of(entity)  # noqa: SLF001 - of this module
 
 
 def warn_of_what_is_left(uow: UnitOfWork, *, commit: str) -> None:
-    """Log a warning if a unit of work has changes that no commit wrote. `commit` is the call by which its caller commits."""
+    """
+    Log a warning if a unit of work has changes that no commit wrote. The warning names `commit`, the call by which the
+    caller commits.
+    """
     uow._entities.warn_of_what_is_left(commit)  # noqa: SLF001 - of this module

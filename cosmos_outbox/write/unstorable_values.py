@@ -1,4 +1,7 @@
-"""Unstorable values: the refusal of a value that could not be read back as it is, which names the field at fault."""
+"""
+Unstorable values: the error for a value that could not be read back as it is. The error names the field that has the
+value.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ def refusal(
     field: str,
     reason: str = "its stored form reads back as another value",
 ) -> UnstorableValue:
-    """Return the error that refuses a field."""
+    """Return the error that refuses a model because of the value of one field."""
     return UnstorableValue(
         of=type(model).__name__, document_id=document_id, partition_key=key, field=field, reason=reason
     )
 
 
 def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> UnstorableValue:
-    """Return the error for a model that cannot become JSON."""
+    """Return the error for a model that cannot be converted to JSON."""
     fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
     field = next((str(name) for name in fields if not _has_json(model, name, fields[name])), "a field")
     return refusal(model, document_id, key, field, str(error))
@@ -37,7 +40,10 @@ def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> 
 def no_json(
     model: object, document_id: str, key: Any, document: Mapping[str, Any], error: ValueError
 ) -> UnstorableValue:
-    """Return the error for a document with a text that has no UTF-8, or a number that is not finite or would be rounded."""
+    """
+    Return the error for a document that contains a text which has no UTF-8 form, or a number that is not finite or
+    would be rounded.
+    """
     field = next(find(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
     return refusal(model, document_id, key, field.removeprefix("data."), str(error))
 

@@ -242,7 +242,7 @@ def test_a_stored_entity_cannot_move_to_another_partition_key_and_a_new_one_can(
 
     context.track(line, Change.UPDATE)
     line.book = "third"
-    with pytest.raises(UsageError, match="'second', and Line makes 'third' of it now"):
+    with pytest.raises(UsageError, match="'second', and its Line has 'third' now"):
         pending(context)
 
 

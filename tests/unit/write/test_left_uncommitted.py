@@ -86,7 +86,7 @@ async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
     work: Work, first: str, caplog: pytest.LogCaptureFixture
 ):
     (said,) = await said_of(work, caplog)
-    assert said.startswith(f"unit_of_work.left 1 changed, the first of them {first}: ")
+    assert said.startswith(f"unit_of_work.left 1 changed document(s), the first of them {first}: ")
     assert "`await uow.commit()` writes them, `rollback()` discards them" in said
 
 
@@ -109,7 +109,7 @@ async def fails(uow: UnitOfWork) -> None:
 
 async def test_a_change_after_a_failed_commit_is_logged_where_it_is_left(caplog: pytest.LogCaptureFixture):
     (said,) = await said_of(creates_after_a_failure, caplog)
-    assert said.startswith("unit_of_work.left 3 changed, the first of them note 'a'")
+    assert said.startswith("unit_of_work.left 3 changed document(s), the first of them note 'a'")
 
 
 @pytest.mark.parametrize(
