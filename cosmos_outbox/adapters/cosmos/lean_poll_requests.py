@@ -33,7 +33,8 @@ _NEEDED = {
     "x-ms-cosmos-intended-collection-rid",
 }  # without these, the answer could be about another range or position
 _KNOWN_SECONDS = (
-    # the service accepts a signature for 15 minutes, and the SDK renews a token 5 minutes before its end
+    # How long a request may be repeated. The service accepts a signature for 15 minutes, and the SDK renews a
+    # token 5 minutes before its end.
     300.0
 )
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 4 * 3600.0

@@ -20,7 +20,7 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-# Wait so much longer than the end of a lock. A timer may fire so early, and an event loop on virtual time
+# How many seconds to wait beyond a deadline. A timer may fire this early, and an event loop on virtual time
 # would then spin for ever.
 _EARLY_SECONDS = 0.001
 

@@ -46,7 +46,8 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
     """Return this library's error for an error that the SDK raised while it sent messages."""
-    # Only the inner exception says what the broker answered about a missing topic or a wrong key.
+    # Only the inner exception says what the broker answered about a missing topic or a wrong key, so its text
+    # is added unless the SDK's text repeats it already.
     inner = str(error.inner_exception or "")
     repeated = inner.rpartition("Error Description:")[2].strip() in str(error)
     said = " ".join(f"{error} {'' if repeated else inner}".split())
@@ -105,7 +106,8 @@ def names_nothing(error: sdk.ServiceBusError) -> bool:
 
 def leaves_link_usable(error: BaseException) -> bool:
     """Return whether the broker answered on a link that stays open, so that the sender can go on."""
-    # After the broker rejected a message the link would stay open too, but the SDK closes it anyway.
+    # A rejected message is not among these errors: the broker would keep the link open, but the SDK closes
+    # it.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 

@@ -29,7 +29,7 @@ from cosmos_outbox.event_loop import Background, end, within
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook
 
-# How long the SDK's keep-alive may delay a send, every 30 s. The SDK's default is 200 ms.
+# The SDK's keep-alive runs every 30 s, and may delay a send for so many seconds. The SDK's default is 0.2 s.
 _SOCKET_SECONDS = 0.02
 _LINK_SECONDS = 15.0
 # How many seconds the closing of one link may take. The SDK needs up to one second, and never ends on a
