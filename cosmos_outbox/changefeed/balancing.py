@@ -122,7 +122,7 @@ def _pause(leases: Sequence[Lease], options: ProcessorOptions, now: datetime) ->
     interval = options.acquire_interval
     theirs = (lease for lease in leases if lease.owner != options.instance_name and lease.owned)
     left = (lease.written_at() + options.expiration + _SECOND - now for lease in theirs)
-    return max(soon(options), min((one for one in left if _ZERO < one < interval), default=interval))
+    return max(min(soon(options), _SECOND), min([interval, *(one for one in left if one > _ZERO)]))
 
 
 def _from_overloaded(

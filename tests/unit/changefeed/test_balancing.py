@@ -71,8 +71,15 @@ def test_the_next_pass_is_due_once_the_first_lease_of_an_owner_that_may_be_dead_
     assert not leases[1].expired(now - timedelta(seconds=1), EXPIRATION)
 
 
-def test_no_pass_is_due_sooner_than_a_quarter_of_the_interval():
-    assert 3.25 == seconds_of_pause([a_lease(0, owner="b", age=59)])
+def test_leases_that_expire_one_after_another_cause_at_most_one_pass_a_second():
+    leases, options = [a_lease(0, owner="b", age=59)], ProcessorOptions(processor_name="p", instance_name="a")
+
+    assert 2 == seconds_of_pause(leases)
+    just_before = plan(leases, options, running=set(), now=NOW + timedelta(seconds=1.9))
+    assert 1 == just_before.pause.total_seconds()
+
+
+def test_a_worker_that_waits_for_a_lease_looks_again_after_a_quarter_of_the_interval():
     assert 3.25 == seconds_of_pause([a_lease(0, owner="b"), a_lease(1, owner="b", request="a")])
 
 
