@@ -53,9 +53,9 @@ class ProcessorOptions:
         expiration: a lease that was not written for so long is free. Defaults to 60 s.
         checkpoint_interval: the least time between checkpoints. Defaults to 200 ms.
         min_poll_interval: the pause after the first empty page. Defaults to 20 ms.
-        recent_poll_interval: the longest pause between polls while the last change is at most five seconds old. Pauses
+        recent_poll_interval: the longest pause between polls while the last change is at most 7.5 seconds old. Pauses
             double until they reach it. Later the longest pause grows with the silence, to a tenth of a second after ten
-            seconds. Defaults to 50 ms.
+            seconds. Defaults to 75 ms.
         max_poll_interval: the longest pause between polls, reached after a hundred seconds without a change. Defaults
             to 1 s. With more than 250 leases on a worker the pauses are longer, see `polling`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
@@ -80,7 +80,7 @@ class ProcessorOptions:
     expiration: timedelta = EXPIRATION
     checkpoint_interval: timedelta = timedelta(seconds=0.2)
     min_poll_interval: timedelta = timedelta(seconds=0.02)
-    recent_poll_interval: timedelta = timedelta(seconds=0.05)
+    recent_poll_interval: timedelta = timedelta(seconds=0.075)
     max_poll_interval: timedelta = timedelta(seconds=1)
     grace_period: timedelta = timedelta(seconds=20)
     backoff: Backoff = field(default_factory=Backoff)

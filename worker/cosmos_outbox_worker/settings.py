@@ -191,7 +191,7 @@ class Settings(BaseSettings):
     """Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone)."""
     lanes: Annotated[int, Field(ge=1, le=64), RELAYING] = 8
     """Ordered streams to the topic, each a connection."""
-    recent_poll_seconds: Annotated[Seconds, Field(gt=0, le=60), RELAYING] = 0.05
+    recent_poll_seconds: Annotated[Seconds, Field(gt=0, le=60), RELAYING] = 0.075
     """Pause between polls of a range whose last event is at most 100 pauses old. Then the pause grows to a second. A poll takes a request unit."""
     send_rate: Annotated[float | None, Field(ge=0.1, le=1e6), RELAYING] = None
     """Most messages a second that this process sends, of all its containers together. Default: no ceiling."""

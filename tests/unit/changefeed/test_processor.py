@@ -62,7 +62,8 @@ async def test_the_leases_of_a_killed_worker_are_taken_over_as_soon_as_they_expi
     seconds = await world.until(world.all_handled)
 
     assert {"b": 4} == await world.owners()
-    assert seconds < 60 + 13 / 4 * 1.1 + 2  # not an interval later
+    # The service rounds to a second, and a pause of at most 13 s may be a tenth longer.
+    assert seconds < 60 + 1 + 1.3 + 0.5
     await world.stop_all()
     assert world.first_copies_in_order()
 
@@ -249,7 +250,7 @@ async def test_a_range_is_polled_often_after_a_change_and_ever_more_rarely_witho
 
 
 @pytest.mark.parametrize(
-    ("silence", "pause"), [(2, 0.05), (4, 0.05), (10, 0.1), (30, 0.3), (90, 0.9), (300, 1)]
+    ("silence", "pause"), [(2, 0.075), (7, 0.075), (10, 0.1), (30, 0.3), (90, 0.9), (300, 1)]
 )
 async def test_the_longer_a_range_was_silent_the_longer_it_rests_between_polls(silence: float, pause: float):
     world = World()
