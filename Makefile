@@ -88,7 +88,7 @@ simulate: $(STAMP) ## random fleets under random faults (MINUTES=1); prints the 
 mutants: $(STAMP) ## plant a hundred mistakes, one at a time, and run the tests of what each is in (MUTANTS="commit lanes"); none may survive
 	@$(PY) -m tests.mutants $(MUTANTS)
 
-bench: $(STAMP) ## one benchmark (BENCH=commit, relay, changefeed, processor, consume, growth, priority, emulators; all writes docs/reference/figures.md)
+bench: $(STAMP) ## one benchmark (BENCH=commit, relay, latency, changefeed, processor, consume, growth, priority, emulators; all writes docs/reference/figures.md)
 	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)
 
 chaos: $(STAMP) ## kill and freeze workers under load, then audit (SECONDS=60 CHAOS_ARGS="--seed N")

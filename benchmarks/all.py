@@ -1,5 +1,5 @@
 """
-All benchmarks, one after another: one JSON file, and a table of the ratios for the documentation.
+All benchmarks, one after another: one JSON file, and the tables of figures for the documentation.
 
 `python -m benchmarks.all [NAME ...]` says of each figure whether its goal is met, and writes benchmarks/figures.json and
 docs/reference/figures.md; what was not measured stays as it was, with its date. With `--guard` it writes neither, but compares with
@@ -32,10 +32,16 @@ WORSE = 0.1
 _HEAD = """# Figures
 
 Measured by `make bench BENCH=all` of the repository against the emulators: no TLS and no network, so on Azure more of the time is
-spent outside of the library. Only ratios are shown. Both sides of each were measured in the same run, in turn: most are medians of
-several rounds, the CPU of a commit is that of all rounds, and five that share 100 leases were measured once. Where a benchmark ran more
-than once, its median stands here, with the lowest and the highest run.
+spent outside of the library. Both sides of a ratio were measured in the same run, in turn. Most are medians of several rounds. The CPU of
+a commit is that of all rounds, and five that share 100 leases were measured once. Where a benchmark ran more than once, its median stands
+here, with the lowest and the highest run.
 `make bench BENCH=NAME` prints how a figure came about.
+
+| Benchmark | What | Measured | Goal |
+|---|---|---|---|
+"""
+_ABSOLUTE = """
+The other figures are times and sizes on the machine that measured, which has two cores and runs the emulators, too:
 
 | Benchmark | What | Measured | Goal |
 |---|---|---|---|
@@ -82,16 +88,18 @@ def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """Return the page of the ratios, with the reasons why some miss their goals."""
-    rows, missed = list[str](), list[str]()
+    """Return the page of the figures, with the reasons why some miss their goals."""
+    ratios, absolute = list[str](), list[str]()
+    missed = dict[str, list[str]]()  # the figures by the reason that they share
     for goal in GOALS:
         value = goal.of(measured["figures"])
-        if goal.ratio and value is not None:
+        if value is not None:
             low, high = measured["figures"][goal.benchmark].get("spread", {}).get(goal.key, (value, value))
             shown = f"{value:g}" if low == high else f"{value:g} ({low:g} to {high:g})"
+            rows = ratios if goal.ratio else absolute
             rows.append(f"| `{goal.benchmark}` | {goal.says} | {shown} | {_judged(goal, value)} |\n")
             if goal.why and not goal.is_met_by(value):
-                missed.append(f"- `{goal.benchmark}.{goal.key}` ({value:g}): {goal.why}\n")
+                missed.setdefault(goal.why, []).append(f"`{goal.benchmark}.{goal.key}` ({value:g})")
     where = []
     for name, run_at in measured["runs"].items():
         skipped = measured["figures"].get(name, {}).get("skipped")
@@ -102,7 +110,12 @@ def table(measured: Mapping[str, Any]) -> str:
         )
         where.append(f"| {' | '.join([f'`{name}`', *found])} |\n")
     return "".join(
-        [_HEAD, *rows, _MISSED if missed else "", *missed, _WHERE, *where, draw(measured["figures"])]
+        [
+            *[_HEAD, *ratios, _ABSOLUTE, *absolute],
+            _MISSED if missed else "",
+            *(f"- {', '.join(names)}: {why}\n" for why, names in missed.items()),
+            *[_WHERE, *where, draw(measured["figures"])],
+        ]
     )
 
 

@@ -39,6 +39,7 @@ from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 ROUNDS = 60
 TASKS = 64
+COMMITS_OF_A_TASK = 16
 TEXT = "x" * 200
 _WAYS = "bare SDK", "bare, our client", "cosmos-outbox"
 
@@ -253,7 +254,9 @@ async def measure(commits: int, server: Connection) -> dict[str, float]:
             [_bare_batch(container) for _ in range(TASKS)],
             [_outbox_commit(outbox) for _ in range(TASKS)],
         ]
-        at_once = await _in_turn([partial(_round_at_once, ways, 4) for ways in many], ROUNDS // 4)
+        at_once = await _in_turn(
+            [partial(_round_at_once, ways, COMMITS_OF_A_TASK) for ways in many], ROUNDS // 4
+        )
 
         before = _requests(server)
         await _round(ways[2], commits)

@@ -47,7 +47,23 @@ class Goal:
         return "none" if self.at_least is None else f">= {self.at_least}"
 
 
-BENCHMARKS = ("commit", "relay", "changefeed", "processor", "consume", "growth", "priority", "emulators")
+BENCHMARKS = (
+    "commit",
+    "relay",
+    "latency",
+    "changefeed",
+    "processor",
+    "consume",
+    "growth",
+    "priority",
+    "emulators",
+)
+
+# What several figures of the SDK's receivers miss their goals by
+_OPENING = (
+    "Azure's SDK sleeps 450 ms while it opens the receiver of a session and up to a second while it closes one "
+    "([reports](../explanation/sdk-reports.md)). "
+)
 
 GOALS = (
     Goal(
@@ -85,7 +101,7 @@ GOALS = (
         benchmark="relay",
         key="ceiling_ratio",
         says="messages a second of the relay over a bare loop of both SDKs",
-        at_least=1.0,
+        at_least=3.0,
     ),
     Goal(
         benchmark="relay",
@@ -97,78 +113,53 @@ GOALS = (
         benchmark="relay",
         key="cpu_ms_per_event",
         says="CPU ms for an event, pages of 1,000 and large batches",
-        at_most=0.06,
+        at_most=0.055,
         ratio=False,
     ),
     Goal(
         benchmark="relay",
         key="cpu_ms_per_event_page100",
         says="CPU ms for an event, pages of 100 and Standard's batches",
-        at_most=0.13,
+        at_most=0.09,
         ratio=False,
     ),
-    Goal(
-        benchmark="relay",
-        key="seldom_p50_ms_1",
-        says="commit to topic, 1 a second over four ranges on defaults: p50 in ms",
-        at_most=60,
-        ratio=False,
+    *(
+        Goal(
+            benchmark="latency",
+            key=f"p50_ratio_{rate}",
+            says=f"median from commit to topic at {rate} a second over that of a bare loop of both SDKs",
+            at_most=1.25,
+        )
+        for rate in (50, 500)
     ),
-    Goal(
-        benchmark="relay",
-        key="seldom_p99_ms_1",
-        says="commit to topic, 1 a second over four ranges on defaults: p99 in ms",
-        at_most=150,
-        ratio=False,
+    *(
+        Goal(
+            benchmark="latency",
+            key=f"{name}_ms_{rate}",
+            says=f"ms from commit to topic at {rate} a second, {name}",
+            at_most=most,
+            ratio=False,
+            why=(
+                "A commit, a read of the feed and a send, each of the SDK, take most of it: a bare loop that polls without a pause is "
+                "shown by `make bench BENCH=latency` beside it, and the ratio of the medians stands above."
+            ),
+        )
+        for rate, name, most in ((50, "p50", 15), (50, "p99", 30), (500, "p50", 18), (500, "p99", 40))
     ),
-    Goal(
-        benchmark="relay",
-        key="seldom_reads_1",
-        says="... reads a second of each range",
-        at_most=25,
-        ratio=False,
-    ),
-    Goal(
-        benchmark="relay",
-        key="seldom_p50_ms_5",
-        says="commit to topic, 5 a second over four ranges on defaults: p50 in ms",
-        at_most=60,
-        ratio=False,
-    ),
-    Goal(
-        benchmark="relay",
-        key="seldom_p99_ms_5",
-        says="commit to topic, 5 a second over four ranges on defaults: p99 in ms",
-        at_most=150,
-        ratio=False,
-    ),
-    Goal(
-        benchmark="relay",
-        key="seldom_reads_5",
-        says="... reads a second of each range",
-        at_most=25,
-        ratio=False,
-    ),
-    Goal(
-        benchmark="relay",
-        key="seldom_p50_ms_20",
-        says="commit to topic, 20 a second over four ranges on defaults: p50 in ms",
-        at_most=60,
-        ratio=False,
-    ),
-    Goal(
-        benchmark="relay",
-        key="seldom_p99_ms_20",
-        says="commit to topic, 20 a second over four ranges on defaults: p99 in ms",
-        at_most=150,
-        ratio=False,
-    ),
-    Goal(
-        benchmark="relay",
-        key="seldom_reads_20",
-        says="... reads a second of each range",
-        at_most=25,
-        ratio=False,
+    *(
+        Goal(
+            benchmark="latency",
+            key=f"seldom_{key}_{rate}",
+            says=f"{says} at {rate} a second over four ranges",
+            at_most=most,
+            ratio=False,
+        )
+        for rate in (1, 5, 20)
+        for key, says, most in (
+            ("p50_ms", "ms from commit to topic, p50,", 60),
+            ("p99_ms", "... p99", 150),
+            ("reads", "... reads a second of each range", 25),
+        )
     ),
     Goal(
         benchmark="changefeed",
@@ -180,14 +171,14 @@ GOALS = (
         benchmark="changefeed",
         key="idle_cpu_ms_per_lease_s",
         says="CPU ms of an idle lease a second, polled each second",
-        at_most=0.5,
+        at_most=0.2,
         ratio=False,
     ),
     Goal(
         benchmark="changefeed",
         key="idle_cpu_ms_per_lease_s_5s",
         says="CPU ms of an idle lease a second, polled every 5 s",
-        at_most=0.2,
+        at_most=0.07,
         ratio=False,
     ),
     Goal(
@@ -238,13 +229,13 @@ GOALS = (
         benchmark="processor",
         key="dotnet_docs_ratio",
         says="documents a second over .NET's processor",
-        at_least=1.0,
+        at_least=3.5,
     ),
     Goal(
         benchmark="processor",
         key="dotnet_cpu_ratio",
         says="documents a CPU second over .NET's processor",
-        at_least=1.0,
+        at_least=5.0,
     ),
     Goal(
         benchmark="processor",
@@ -268,28 +259,32 @@ GOALS = (
         benchmark="consume",
         key="short_per_s_sdk",
         says="messages a second in sessions of one message each, the SDK's receivers",
-        at_least=120,
+        at_least=150,
         ratio=False,
+        why=_OPENING
+        + "The consumer has 256 receivers that open, wait or close at the same time. More of them would take more memory and connections.",
     ),
     Goal(
         benchmark="consume",
         key="short_cpu_ms_sdk",
         says="... CPU ms of each",
-        at_most=6,
+        at_most=5,
         ratio=False,
+        why="A bare loop of the SDK takes as much: a receiver has a connection of its own, and opening it takes twenty frames.",
     ),
     Goal(
         benchmark="consume",
         key="short_per_s_lean",
         says="messages a second in sessions of one message each, the lean receiver",
-        at_least=500,
+        at_least=600,
         ratio=False,
+        why="A message takes 1.4 to 1.7 ms of CPU, so one core handles about 600. The emulators need the other core.",
     ),
     Goal(
         benchmark="consume",
         key="short_cpu_ms_lean",
         says="... CPU ms of each",
-        at_most=2,
+        at_most=1.6,
         ratio=False,
     ),
     Goal(
@@ -316,7 +311,8 @@ GOALS = (
         benchmark="consume",
         key="long_rate_ratio_sdk",
         says="messages a second in long sessions over a bare loop of the SDK with the same effects",
-        at_least=0.8,
+        at_least=1.0,
+        why="One process uses one core, so it handles as many fewer as a message takes more CPU, which the next line explains.",
     ),
     Goal(
         benchmark="consume",
@@ -332,7 +328,7 @@ GOALS = (
         benchmark="consume",
         key="long_rate_ratio_lean",
         says="... messages a second of the lean receiver",
-        at_least=0.9,
+        at_least=1.0,
     ),
     Goal(
         benchmark="consume",
@@ -342,10 +338,28 @@ GOALS = (
     *(
         Goal(
             benchmark="consume",
+            key=f"{name}_ms_500_{receiver}",
+            says=f"ms from the topic to the effect at 500 a second in open sessions, {says}, {name}",
+            at_most=most,
+            ratio=False,
+            why=(
+                "The load is sent by the process that consumes. 500 messages a second take half of its core with the lean receiver and "
+                "three quarters with the SDK's, and sending them takes the rest. At 50 a second the median is 5 ms with either."
+            ),
+        )
+        for receiver, says in (("sdk", "the SDK's receivers"), ("lean", "the lean receiver"))
+        for name, most in (("p50", 15), ("p99", 35))
+    ),
+    *(
+        Goal(
+            benchmark="consume",
             key=f"effect_{name}_ms_{rate}_{receiver}",
             says=f"commit to effect of {rate} keys a second, {says}: {name} in ms",
             at_most=most,
             ratio=False,
+            why=_OPENING
+            + "At 20 a second an event waits for that. 100 a second are all that the receivers can do, so events queue. The lean receiver "
+            "meets each of these goals.",
         )
         for receiver, says in (("sdk", "the SDK's receivers"), ("lean", "the lean receiver"))
         for rate, name, most in ((20, "p50", 40), (20, "p99", 120), (100, "p50", 60), (100, "p99", 200))
@@ -357,6 +371,10 @@ GOALS = (
             says=f"peak of the memory in MB: {says}",
             at_most=160,
             ratio=False,
+            why=(
+                "82 MB are Python and the SDKs before the first event. The rest are pages of 100 leases that are read at the same time. "
+                "A worker lets all pages together take two fifths of its container's memory, so in a smaller container it takes less."
+            ),
         )
         for benchmark, key, says in (
             ("relay", "peak_mb_large", "a worker of 100 leases that sends events of 40 KB"),
