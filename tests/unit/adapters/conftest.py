@@ -1,4 +1,6 @@
-"""An emulator, and the SDK's client of it."""
+"""
+Fixtures for the tests of the Cosmos DB adapters: a running emulator, and a client of the Azure SDK that is connected to it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Opening a client: settings that correctness depends on, and mistakes that are told at once."""
+"""
+Opening a Cosmos DB client: the SDK settings that correctness depends on, and the configuration mistakes that are reported at once.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +54,14 @@ WRITES = {
         {"endpoint": "https://account:99999"},
     ],
 )
-async def test_a_way_to_connect_that_cannot_work_is_told_without_the_key(how: dict[str, str]):
+async def test_unusable_connection_settings_are_reported_without_the_account_key(how: dict[str, str]):
     with pytest.raises(ConfigurationError) as told:
         async with open_cosmos_client(**how):
             pass
     assert "secre" not in str(told.value)
 
 
-async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_open():
+async def test_opening_a_client_fails_if_the_account_refuses_connections():
     with pytest.raises(StoreUnavailable):
         async with open_cosmos_client(
             connection_string="AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
@@ -67,7 +69,7 @@ async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_
             pass
 
 
-async def test_an_account_that_is_silent_is_given_up_before_the_sdk_would():
+async def test_opening_a_client_gives_up_a_silent_account_within_its_own_limit():
     asked: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: asked.append(writer), "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -81,7 +83,7 @@ async def test_an_account_that_is_silent_is_given_up_before_the_sdk_would():
     server.close()
 
 
-async def test_a_wrong_key_is_access_denied(server: CosmosServer):
+async def test_opening_a_client_with_a_wrong_key_raises_access_denied(server: CosmosServer):
     with pytest.raises(AccessDenied):
         async with open_cosmos_client(endpoint=server.url, credential="d3Jvbmc="):
             pass
@@ -91,21 +93,24 @@ async def test_a_wrong_key_is_access_denied(server: CosmosServer):
     ("how", "host"),
     [
         ({"endpoint": "{url}", "credential": "{key}"}, "127.0.0.1"),
-        # In any case, as .NET reads it
+        # The keywords of a connection string may have upper or lower case, as in .NET.
         ({"connection_string": "accountendpoint={url};ACCOUNTKEY={key};"}, "127.0.0.1"),
         ({"connection_string": "AccountEndpoint={named};AccountKey={key};"}, "localhost"),
     ],
 )
-async def test_leases_on_an_emulator_are_named_after_the_host_of_the_given_url_as_dotnet_does(
+async def test_the_account_host_on_an_emulator_is_that_of_the_configured_url(
     server: CosmosServer, how: dict[str, str], host: str
 ):
+    """
+    The host is part of each lease's id. .NET takes it from the configured URL, so the library does the same.
+    """
     values = {"url": server.url, "named": server.url.replace("127.0.0.1", "localhost"), "key": server.key}
     given = {setting: text.format(**values) for setting, text in how.items()}
     async with open_cosmos_client(**given) as client:
         assert host == account_of(client).host
 
 
-async def test_an_account_that_does_not_say_its_name_is_refused():
+async def test_an_account_that_returns_no_id_is_refused():
     account = Account()
     account.name = ""
     async with CosmosServer(account) as server:
@@ -124,7 +129,7 @@ async def test_the_sdk_goes_through_the_proxy_that_the_environment_names(monkeyp
 
 
 @pytest.mark.parametrize("several", [False, True])
-async def test_whether_an_account_takes_writes_in_several_regions_is_known(several: bool):
+async def test_the_client_knows_whether_the_account_has_several_write_regions(several: bool):
     async with (
         CosmosServer(Account(several_write_regions=several)) as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
@@ -139,7 +144,7 @@ async def test_whether_an_account_takes_writes_in_several_regions_is_known(sever
         (["https://ACCT.documents.azure.com/"], "acct.documents.azure.com"),
         (["https://acct-westeurope.documents.azure.com:443/"], "acct.documents.azure.com"),
         (["https://acct-chinaeast2.documents.azure.cn:443/"], "acct.documents.azure.cn"),
-        # The account's list of regional endpoints counts before the endpoint of the setting, which is the last.
+        # The last endpoint is the one from the settings. The account's own regional endpoints take precedence over it.
         (
             ["https://acct-westeurope.documents.azure.com:443/", "https://acct.sqlx.cosmos.azure.com/"],
             "acct.documents.azure.com",
@@ -155,9 +160,12 @@ async def test_whether_an_account_takes_writes_in_several_regions_is_known(sever
         (["http://cosmos.default.svc.cluster.local:8081/"], "cosmos.default.svc.cluster.local"),
     ],
 )
-def test_the_name_of_an_account_is_its_id_and_the_domain_of_its_endpoints_or_the_host_given(
+def test_the_global_host_is_derived_from_the_account_id_and_its_endpoints(
     endpoints: list[str], expected: str
 ):
+    """
+    An endpoint of Azure gives the account's id with the endpoint's domain. For an emulator, the configured host counts.
+    """
     assert expected == global_host("acct", endpoints=endpoints)
 
 
@@ -173,7 +181,7 @@ def test_the_name_of_an_account_is_its_id_and_the_domain_of_its_endpoints_or_the
         ({"status": 500}, StoreUnavailable),
     ],
 )
-async def test_the_sdk_sends_no_write_twice_behind_our_back(
+async def test_the_sdk_does_not_retry_a_write_by_itself(
     server: CosmosServer,
     client: CosmosClient,
     writes: list[Write],
@@ -211,9 +219,7 @@ async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason
 
 
 @pytest.mark.parametrize("database", ["d", "nowhere"])
-async def test_a_container_or_database_that_is_missing_is_named_whatever_is_asked_of_it(
-    client: CosmosClient, database: str
-):
+async def test_every_call_to_a_missing_container_or_database_names_it(client: CosmosClient, database: str):
     await client.create_database("d")
     store = CosmosStore(client.get_database_client(database).get_container_client("c"))
     for call in (
@@ -229,7 +235,7 @@ async def test_a_container_or_database_that_is_missing_is_named_whatever_is_aske
 
 
 @pytest.mark.parametrize("shape", [SimpleNamespace(), SimpleNamespace(RetryOptions=0)])
-async def test_an_sdk_whose_retries_cannot_be_switched_off_is_refused(
+async def test_an_sdk_version_whose_retries_cannot_be_switched_off_is_refused(
     shape: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("cosmos_outbox.adapters.cosmos.client.ConnectionPolicy", lambda: shape)

@@ -1,4 +1,6 @@
-"""Every error that the SDK can raise, and every status that Cosmos DB documents, has a meaning of ours."""
+"""
+How errors of the Cosmos DB SDK, and the statuses that Cosmos DB documents, are translated into the library's own errors.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def status_codes() -> list[int]:
     return sorted(value for name, value in vars(StatusCodes).items() if name.isupper())
 
 
-def test_every_status_that_the_sdk_names_is_mapped():
+def test_every_status_code_of_the_sdk_has_a_translation():
     assert set(MEANINGS) == set(status_codes()) - SUCCESS - NEVER_SENT
     assert {status for status in MEANINGS if MEANINGS[status] is not StoreUnavailable} <= set(
         cosmos_errors._BY_STATUS
@@ -86,7 +88,7 @@ def test_every_status_that_the_sdk_names_is_mapped():
 
 
 @pytest.mark.parametrize("status", sorted(MEANINGS))
-def test_a_status_means_the_same_alone_and_in_a_batch(status: int):
+def test_a_status_is_translated_in_the_same_way_inside_a_batch(status: int):
     assert MEANINGS[status] is type(translate(an_error(status)))
     if status not in (304, 424):
         error = translate(a_batch_error([424, status, 424]), document_ids=["a", "b", "c"])
@@ -109,7 +111,7 @@ def test_a_status_means_the_same_alone_and_in_a_batch(status: int):
         (404, "CONTAINER_CREATE_IN_PROGRESS", StoreUnavailable),
     ],
 )
-def test_a_sub_status_has_its_own_meaning(status: int, name: str, meaning: type[OutboxError]):
+def test_a_sub_status_refines_the_translation_of_a_status(status: int, name: str, meaning: type[OutboxError]):
     assert meaning is type(translate(an_error(status, getattr(SubStatusCodes, name))))
 
 
@@ -123,7 +125,7 @@ def error_classes() -> list[type[BaseException]]:
 
 
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
-async def test_every_error_class_of_the_sdk_becomes_one_of_ours_with_its_cause(kind: type[BaseException]):
+async def test_every_error_class_of_the_sdk_is_translated_into_an_outbox_error(kind: type[BaseException]):
     error = kind.__new__(kind)
     error.message, error.args = "text", ("text",)
     for name, value in {
@@ -143,7 +145,7 @@ async def test_every_error_class_of_the_sdk_becomes_one_of_ours_with_its_cause(k
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), ClientConnectionError()])
-async def test_what_the_transport_raises_unwrapped_is_an_unknown_outcome(error: Exception):
+async def test_an_error_of_the_transport_leaves_the_outcome_of_a_write_unknown(error: Exception):
     with pytest.raises(StoreUnavailable) as caught:
         async with our_errors():
             raise error
@@ -151,20 +153,20 @@ async def test_what_the_transport_raises_unwrapped_is_an_unknown_outcome(error: 
 
 
 @pytest.mark.parametrize("status", [408, 500, 503, 502, 599])
-def test_a_fault_of_the_service_leaves_the_outcome_open(status: int):
+def test_a_server_error_leaves_the_outcome_of_a_write_unknown(status: int):
     error = translate(an_error(status))
     assert isinstance(error, StoreUnavailable)
     assert None is error.applied
 
 
 @pytest.mark.parametrize("status", [410, 449])
-def test_a_refusal_to_begin_does_not(status: int):
+def test_a_write_that_the_service_refused_to_begin_was_not_applied(status: int):
     error = translate(an_error(status))
     assert isinstance(error, StoreUnavailable)
     assert error.applied is False
 
 
-def test_an_operation_that_failed_in_a_batch_rolled_all_of_it_back():
+def test_a_batch_with_a_failed_operation_was_not_applied():
     error = translate(a_batch_error([424, 408]), document_ids=["a", "b"])
     assert isinstance(error, StoreUnavailable)
     assert error.applied is False
@@ -181,7 +183,7 @@ def test_an_operation_that_failed_in_a_batch_rolled_all_of_it_back():
         (a_batch_error([424, 429], retryAfterMilliseconds=250), 0.25),
     ],
 )
-def test_the_delay_that_the_service_asks_for_is_told(error: AzureError, seconds: float | None):
+def test_an_error_has_the_retry_delay_that_the_service_asks_for(error: AzureError, seconds: float | None):
     ours = translate(error)
     assert isinstance(ours, TooManyRequests | StoreUnavailable)
     assert seconds == ours.retry_after
@@ -214,9 +216,12 @@ UNDECIDED = (
         ),
     ],
 )
-def test_an_error_names_who_was_refused_or_else_the_firewall(
+def test_an_access_error_tells_what_refused_the_request(
     status: int, said: str, refused_by: str | None, advice: str
 ):
+    """
+    The firewall, missing roles or the credential. If the service's text fits all of them, the error advises to check all three.
+    """
     body = json.dumps({"code": "Forbidden", "message": said})
     error = translate(an_error(status, message=body, x_ms_activity_id="1-2"))
     assert isinstance(error, AccessDenied)
@@ -227,7 +232,8 @@ def test_an_error_names_who_was_refused_or_else_the_firewall(
 
 
 @pytest.mark.parametrize("status", [400, 413, 429, 503])
-def test_advice_comes_first_and_the_reason_of_the_service_once_and_short(status: int):
+def test_an_error_text_gives_advice_before_the_reason_of_the_service(status: int):
+    """The reason appears once, without request details such as the URI."""
     said = 'Message: {"Errors":["The input is wrong."]}\r\nActivityId: 1-2, Request URI: /apps/x, RequestStats: y'
     body = json.dumps({"code": "x", "message": said})
     error = translate(
@@ -240,14 +246,14 @@ def test_advice_comes_first_and_the_reason_of_the_service_once_and_short(status:
     )
 
 
-def test_an_answer_names_the_container_that_was_asked():
+def test_an_error_text_names_the_container_of_the_request():
     error = an_error(429)
     request = SimpleNamespace(url="https://a:443/dbs/shop/colls/orders%20new/docs/")
     error.response = SimpleNamespace(request=request)
     assert "(container 'orders new')" in str(translate(error))
 
 
-def test_a_partition_key_that_is_full_is_no_question_of_rights():
+def test_a_full_partition_key_is_not_reported_as_access_denied():
     error = translate(an_error(403, 1014), document_ids=["a"], partition_key="p")
     assert isinstance(error, RequestTooLarge)
     assert "spread them over more keys" in str(error)
@@ -263,7 +269,7 @@ async def stumble(over: Exception | None) -> None:
             raise KeyError("the session that is dropped already")
 
 
-async def test_what_the_sdk_stumbled_over_while_it_told_of_an_error_is_told_as_that_error():
+async def test_an_error_raised_while_the_sdk_handles_a_service_error_is_translated_as_the_service_error():
     with pytest.raises(StoreUnavailable) as raised:
         await stumble(an_error(404, 1002))
     assert isinstance(raised.value.__cause__, CosmosHttpResponseError)

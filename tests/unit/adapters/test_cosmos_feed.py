@@ -1,5 +1,5 @@
 """
-What the change feed of the SDK asks of the service, and what becomes of answers that are no page: they end in a word of ours.
+The change feed adapter: which requests it sends through the SDK, and which errors of the library it raises for malformed answers.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ def ids_of(page: ChangePage) -> list[str]:
 
 class Gateway:
     """
-    The emulator's, which notes what it is asked of the feed, and passes over `sparse` changes one by one, each in a page
-    of its own without documents, as Azure does where they belong to another part of the partition.
+    Wraps the emulator's gateway and records the headers of each request to the change feed.
+
+    The next `sparse` changes are passed over, each with an empty page of its own. Azure answers in this way where changes belong to
+    another part of the partition.
     """
 
     def __init__(self, server: CosmosServer) -> None:
@@ -96,7 +98,7 @@ class Gateway:
     ("sub_status", "meaning"),
     [(1000, StoreUnavailable), (1002, RangeGone), (1007, RangeGone), (1008, StoreUnavailable)],
 )
-async def test_a_410_that_does_not_end_is_told_as_what_it_means(
+async def test_a_persistent_410_is_translated_by_its_sub_status(
     server: CosmosServer, feed: CosmosChangeFeed, sub_status: int, meaning: type[OutboxError], resumed: bool
 ):
     continuation = (await read(feed, None)).continuation if resumed else None
@@ -107,7 +109,7 @@ async def test_a_410_that_does_not_end_is_told_as_what_it_means(
     assert server.gateway.counts[RequestKind.CHANGEFEED] < 20
 
 
-async def test_a_range_that_moves_now_and_then_is_read_to_its_end(
+async def test_a_range_that_returns_a_few_410_is_read_to_its_end(
     server: CosmosServer, feed: CosmosChangeFeed
 ):
     await write(feed, "b", "c")
@@ -120,7 +122,7 @@ async def test_a_range_that_moves_now_and_then_is_read_to_its_end(
     assert ["a", "b", "c"] == found
 
 
-async def test_a_page_without_documents_is_the_end_only_where_the_service_says_so(
+async def test_an_empty_page_is_the_end_of_the_feed_only_if_the_service_says_so(
     server: CosmosServer, feed: CosmosChangeFeed
 ):
     await write(feed, "b", "c", "d")
@@ -149,9 +151,10 @@ async def test_a_page_without_documents_is_the_end_only_where_the_service_says_s
     ],
 )
 @pytest.mark.parametrize("resumed", [False, True])
-async def test_true_headers_whose_documents_are_lost_move_no_position(
+async def test_an_answer_with_a_broken_body_does_not_move_the_position(
     server: CosmosServer, feed: CosmosChangeFeed, status: int, body: bytes, resumed: bool
 ):
+    """Its headers are those of a page with documents. The next read has to deliver these documents."""
     await write(feed, "b")
     continuation = (await read(feed, None)).continuation if resumed else None
     gateway = Gateway(server)
@@ -163,7 +166,7 @@ async def test_true_headers_whose_documents_are_lost_move_no_position(
     assert ["b" if resumed else "a"] == ids_of(await read(feed, continuation))
 
 
-async def test_a_start_at_a_time_is_not_told_again_beside_a_continuation(
+async def test_a_read_with_a_continuation_does_not_send_the_start_time(
     server: CosmosServer, feed: CosmosChangeFeed
 ):
     await write(feed, "b")
@@ -177,7 +180,7 @@ async def test_a_start_at_a_time_is_not_told_again_beside_a_continuation(
     assert [(True, False), (False, True)] == told
 
 
-async def test_a_call_that_outlasts_all_timeouts_of_the_sdk_ends_as_one_without_an_answer(
+async def test_a_read_that_outlasts_the_timeouts_of_the_sdk_raises_store_unavailable(
     server: CosmosServer, feed: CosmosChangeFeed, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cosmos_feed, "LONGEST_CALL_SECONDS", 0.2)
@@ -192,14 +195,14 @@ async def test_a_call_that_outlasts_all_timeouts_of_the_sdk_ends_as_one_without_
     "token",
     [None, '"7"', "bm90IGpzb24=", "e30=", "W10=", "eyJjb250aW51YXRpb24iOiB7ImNvbnRpbnVhdGlvbiI6IFtdfX0="],
 )
-async def test_a_page_whose_token_does_not_say_that_it_is_of_one_range_is_not_taken(
+async def test_a_page_whose_token_does_not_name_exactly_one_range_is_refused(
     feed: CosmosChangeFeed, monkeypatch: pytest.MonkeyPatch, token: str | None
 ):
     note = cosmos_feed._Read.note
 
     def noting(self: cosmos_feed._Read, headers: Mapping[str, str], results: object) -> None:
         note(self, headers, results)
-        # What a later SDK may leave behind where this one leaves its composite token.
+        # A later SDK may put something else where this SDK puts its composite continuation token.
         self._headers = {} if token is None else {"etag": token}
 
     monkeypatch.setattr(cosmos_feed._Read, "note", noting)

@@ -1,5 +1,5 @@
 """
-What the adapter makes of the lease container's answers: its splits are outages, and its clock is the service's.
+The lease container adapter: how answers of the lease container are translated. Its clock is the service's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 @pytest.mark.parametrize("sub_status", [1002, 1007])
-async def test_a_call_to_a_gone_range_of_the_lease_container_counts_as_not_executed(
+async def test_a_write_to_a_split_range_of_the_lease_container_was_not_applied(
     server: CosmosServer, client: CosmosClient, sub_status: int
 ):
     database = await client.create_database("db")
@@ -48,7 +48,7 @@ async def test_a_call_to_a_gone_range_of_the_lease_container_counts_as_not_execu
         assert refused.value.applied is False
 
 
-async def test_a_list_was_read_when_the_service_says_so_whatever_the_time_is_here():
+async def test_the_read_time_of_a_lease_list_is_from_the_clock_of_the_service():
     moment = datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)
     async with (
         CosmosServer(Account(clock=moment.timestamp)) as server,
@@ -61,9 +61,10 @@ async def test_a_list_was_read_when_the_service_says_so_whatever_the_time_is_her
 
 
 @pytest.mark.parametrize("ttl", [None, -1, 3600])
-async def test_a_container_that_deletes_leases_by_itself_is_refused_with_the_fix(
+async def test_a_lease_container_with_a_default_time_to_live_is_refused(
     client: CosmosClient, ttl: int | None
 ):
+    """Cosmos DB would delete its leases. The error says to set the time to live to -1."""
     database = await client.create_database("db")
     container = await database.create_container("leases", PartitionKey("/id"), default_ttl=ttl)
     leases = CosmosLeases(container)
@@ -74,7 +75,7 @@ async def test_a_container_that_deletes_leases_by_itself_is_refused_with_the_fix
         assert await leases.partitioned_by_id()
 
 
-async def test_in_a_container_partitioned_on_partition_key_a_document_without_one_gets_its_id(
+async def test_a_lease_document_without_a_partition_key_gets_its_id_as_the_key(
     client: CosmosClient,
 ):
     database = await client.create_database("db")
@@ -86,7 +87,9 @@ async def test_in_a_container_partitioned_on_partition_key_a_document_without_on
 
 
 class Odd:
-    """A container of which the next answer to a method, or page or document of a query, is made into another one."""
+    """
+    Wraps a container. A function in `next` replaces the next answer to a method, or the next page or document of a query.
+    """
 
     id = "leases"
 
@@ -163,12 +166,13 @@ NO_CONTAINERS = [
         ("delete_item", RAISED, lambda leases, a: leases.delete("a", "a", etag=a["_etag"])),
     ],
 )
-async def test_an_answer_that_nobody_can_read_is_an_outage_that_passes(
+async def test_a_malformed_answer_raises_store_unavailable(
     client: CosmosClient,
     answered: str,
     nonsense: list[Callable[[Any], Any]],
     call: Callable[[CosmosLeases, Any], Awaitable[object]],
 ):
+    """The same call succeeds again after one malformed answer."""
     database = await client.create_database("db")
     real = await database.create_container("leases", PartitionKey("/id"))
     odd = Odd(real)

@@ -1,4 +1,7 @@
-"""Lean polls: "nothing new" is understood, and everything else is read through the SDK."""
+"""
+Lean polls: small requests of the library's own that ask Cosmos DB whether a range has changes. Every answer but "nothing new" makes the
+adapter read the range through the SDK.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ LEARNED = {
 
 class Idle:
     """
-    A container of four ranges that nothing changes, read by a feed that polls and by one through the SDK alone. `asked` has the
-    requests for the feed that reached the service.
+    A container of four ranges that does not change, with two feeds: one sends lean polls, the other reads through the SDK alone.
+    `asked` lists the change feed requests that reached the service.
     """
 
     def __init__(self, server: CosmosServer, container: Any, client: Any) -> None:
@@ -64,7 +67,9 @@ class Idle:
         )
 
     async def at_the_end(self) -> tuple[FeedRange, str]:
-        """Return a range with one document, of which all was read twice, and its continuation."""
+        """
+        Return the range that has the one document, and its continuation after two reads found everything.
+        """
         for where in await self.polled.physical_ranges():
             page = await self.read(where, None)
             if page.documents:
@@ -90,7 +95,7 @@ async def idle(server: CosmosServer, client: CosmosClient) -> Idle:
     return Idle(server, data, client)
 
 
-async def test_a_poll_of_an_idle_range_tells_what_the_sdk_would(idle: Idle):
+async def test_a_lean_poll_of_an_idle_range_returns_the_same_page_as_the_sdk(idle: Idle):
     where, continuation = await idle.at_the_end()
 
     polled = await idle.read(where, continuation)
@@ -106,7 +111,7 @@ async def test_a_poll_of_an_idle_range_tells_what_the_sdk_would(idle: Idle):
     assert polled.request_charge > 0
 
 
-async def test_reads_and_polls_alike_have_the_priority_and_the_bucket_that_are_asked_for(
+async def test_reads_and_lean_polls_send_the_configured_priority_and_throughput_bucket(
     idle: Idle, client: CosmosClient
 ):
     polls = account_of(client).polls()
@@ -125,7 +130,8 @@ async def test_reads_and_polls_alike_have_the_priority_and_the_bucket_that_are_a
     ]
 
 
-async def test_what_is_new_is_read_through_the_sdk_and_polls_go_on(idle: Idle):
+async def test_changes_that_a_lean_poll_finds_are_read_through_the_sdk(idle: Idle):
+    """Lean polls go on at the end of the feed."""
     where, continuation = await idle.at_the_end()
     await idle.container.upsert_item({"id": "a", "partitionKey": "k", "changed": True})
 
@@ -149,7 +155,7 @@ async def test_what_is_new_is_read_through_the_sdk_and_polls_go_on(idle: Idle):
     ],
     ids=str,
 )
-async def test_a_poll_that_fails_is_read_through_the_sdk_and_no_other_is_sent_for_a_while(
+async def test_after_a_failed_lean_poll_the_range_is_read_through_the_sdk_for_a_while(
     idle: Idle, fault: dict[str, Any]
 ):
     where, continuation = await idle.at_the_end()
@@ -171,9 +177,10 @@ async def test_a_poll_that_fails_is_read_through_the_sdk_and_no_other_is_sent_fo
     ],
     ids=["a page", "a redirect", "no etag", "compressed"],
 )
-async def test_what_a_gateway_answers_is_not_trusted_and_no_other_poll_is_sent_for_a_while(
+async def test_after_an_answer_of_an_http_proxy_the_range_is_read_through_the_sdk_for_a_while(
     idle: Idle, answer: Reply
 ):
+    """A proxy or gateway on the way may answer a lean poll itself, with a login page or a redirect."""
     where, continuation = await idle.at_the_end()
     idle.of_polls = lambda _: answer
 
@@ -183,7 +190,7 @@ async def test_what_a_gateway_answers_is_not_trusted_and_no_other_poll_is_sent_f
     assert ["poll", "sdk", "sdk", "sdk"] == idle.ways()
 
 
-async def test_nothing_new_after_another_place_than_was_asked_for_is_read_through_the_sdk(idle: Idle):
+async def test_a_nothing_new_answer_for_another_position_is_read_through_the_sdk(idle: Idle):
     where, continuation = await idle.at_the_end()
     idle.of_polls = lambda reply: replace(reply, headers={**reply.headers, "etag": '"999"'})
 
@@ -194,7 +201,7 @@ async def test_nothing_new_after_another_place_than_was_asked_for_is_read_throug
 
 
 @pytest.mark.looptime(True)
-async def test_a_gateway_that_lets_no_poll_through_is_tried_ever_less_often():
+async def test_lean_polls_back_off_while_none_of_them_gets_through():
     class Closed(AioHttpTransport):
         tried = 0
 
@@ -212,11 +219,11 @@ async def test_a_gateway_that_lets_no_poll_through_is_tried_ever_less_often():
         await asking.nothing_new("a", "y", session_token="")
         await asyncio.sleep(60)
 
-    # After 0, 1, 3, 7, … minutes, and then every four hours
+    # Lean polls are tried after 0, 1, 3, 7, … minutes, and then every four hours.
     assert 8 + 5 == transport.tried
 
 
-async def test_a_service_that_says_200_where_nothing_is_new_is_asked_once_a_poll(idle: Idle):
+async def test_a_range_whose_end_is_answered_with_200_is_asked_once_each_poll(idle: Idle):
     answer = idle.server.gateway.answer
 
     def without_304(request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
@@ -234,7 +241,7 @@ async def test_a_service_that_says_200_where_nothing_is_new_is_asked_once_a_poll
     assert ["sdk"] * 3 == idle.ways()
 
 
-async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were_read(idle: Idle):
+async def test_a_read_sends_only_the_session_token_of_its_own_range(idle: Idle):
     ranges = await idle.polled.physical_ranges()
     ends = {where: (await idle.read(where, None)).continuation for where in ranges}
     idle.asked.clear()
@@ -251,7 +258,7 @@ async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were
     assert not [token for token in sent if "," in token]
 
 
-async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
+async def test_a_range_is_read_through_the_sdk_if_its_last_sdk_read_is_old(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lean_poll_requests, "_KNOWN_SECONDS", 0.0)
@@ -262,7 +269,7 @@ async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
     assert ["sdk"] == idle.ways()
 
 
-async def test_polls_stop_where_the_sdk_turned_to_another_region(idle: Idle):
+async def test_a_lean_poll_is_not_sent_after_the_sdk_changed_its_region(idle: Idle):
     where, continuation = await idle.at_the_end()
     assert idle.polled._polls is not None
     idle.polled._polls.learn("another", SimpleNamespace(url="https://b/dbs/d/colls/c/docs/", headers=LEARNED))

@@ -1,4 +1,6 @@
-"""The store on Cosmos DB reads what it wrote, by the session token of its batches, which the SDK forgets."""
+"""
+The Cosmos DB store reads its own writes: it keeps the session token of each batch, which the SDK forgets.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.looptime(False)
 
 class Watched:
     """
-    A container of the SDK that notes the session tokens of reads, and holds back the answer to a batch when asked to.
+    Wraps a container of the SDK, records the session tokens of reads, and can hold back the answer to a batch.
     """
 
     replication: Any
@@ -77,7 +79,7 @@ def creations(*ids: str) -> list[Write]:
     return [Write(kind=WriteKind.CREATE, id=name, document={"id": name, "partitionKey": "k"}) for name in ids]
 
 
-async def test_a_read_asks_for_the_state_after_the_last_batch_of_its_key():
+async def test_a_read_sends_the_session_token_of_the_last_batch_of_its_key():
     async with opened() as (store, watched, _):
         for n in range(2):
             await store.commit("k", creations(f"a{n}", f"b{n}"))
@@ -87,7 +89,7 @@ async def test_a_read_asks_for_the_state_after_the_last_batch_of_its_key():
         assert tokens[1:] == watched.asked_with
 
 
-async def test_an_answer_that_was_overtaken_does_not_take_back_what_is_known():
+async def test_a_late_answer_does_not_replace_a_newer_session_token():
     async with opened() as (store, watched, _):
         watched.held_back = release = asyncio.Event()
         overtaken = asyncio.create_task(store.commit("k", creations("a", "b")))
@@ -102,7 +104,7 @@ async def test_an_answer_that_was_overtaken_does_not_take_back_what_is_known():
         assert [newest] == watched.asked_with
 
 
-async def test_a_refused_batch_tells_how_far_to_read_to_see_why():
+async def test_a_read_after_a_refused_batch_sends_the_session_token_of_the_refusal():
     async with opened() as (store, watched, _):
         await store.commit("k", creations("a", "b"))
         (known,) = watched.answered_with
@@ -113,7 +115,8 @@ async def test_a_refused_batch_tells_how_far_to_read_to_see_why():
         assert [known] == watched.asked_with
 
 
-async def test_an_entity_is_found_by_its_version_past_a_replica_that_lags_and_not_found_once_it_is_deleted():
+async def test_a_read_with_a_minimum_version_finds_an_entity_despite_a_lagging_replica():
+    """Once the entity is deleted, the same read raises NotFound."""
     async with opened(lag_s=60) as (store, watched, _):
         async with Outbox(store).unit_of_work() as writer:
             note = writer.repository(Note).create(Note(id="a"))
@@ -134,8 +137,8 @@ async def test_an_entity_is_found_by_its_version_past_a_replica_that_lags_and_no
     "ask",
     [("queue", {"epoch": "", "first": 0, "limit": 1}), ("present", {"document_ids": ["a"]}), ("page", {})],
 )
-async def test_a_list_is_not_older_than_what_was_read_before(ask: tuple[str, dict[str, Any]]):
-    """So a release sends nothing that was dropped before it read the key."""
+async def test_a_query_of_parked_events_is_not_older_than_an_earlier_read(ask: tuple[str, dict[str, Any]]):
+    """A release depends on it: it must not send an event that was dropped before the release read the key."""
     async with opened(lag_s=60) as (store, watched, _):
         await store.commit("k", creations("a", "b"))
         reader = CosmosParked(watched)  # type: ignore[arg-type] # it looks like one
@@ -146,13 +149,13 @@ async def test_a_list_is_not_older_than_what_was_read_before(ask: tuple[str, dic
             await getattr(reader, ask[0])("k", **ask[1])
 
 
-async def test_a_read_that_no_replica_catches_up_with_is_answered_where_writes_go():
+async def test_a_read_that_no_replica_can_answer_is_sent_to_the_write_region():
     async with opened(lag_s=60) as (store, watched, _):
         await store.commit("k", creations("a", "b"))
         assert "a" == (await store.read("a", "k"))["id"]
         assert [watched.answered_with[0]] == watched.asked_with
 
-        # as of a range that was split since
+        # This session token belongs to a range that was split since, so no replica can satisfy it.
         watched.replication.lag_s = 0
         store._remember("k", "0:-1#999")
         assert "a" == (await store.read("a", "k"))["id"]
@@ -160,7 +163,9 @@ async def test_a_read_that_no_replica_catches_up_with_is_answered_where_writes_g
 
 
 class Repeated(CosmosStore):
-    """A proxy sends each batch twice, and tells of the second's refusal without document and session."""
+    """
+    Commits each batch twice, as if a proxy repeated the request, and hides document and session of the second refusal.
+    """
 
     async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:
         await super().commit(partition_key, writes)
@@ -172,14 +177,16 @@ class Repeated(CosmosStore):
             raise
 
 
-async def test_a_commit_that_was_written_is_not_called_refused_because_replicas_lag():
+async def test_a_written_commit_is_not_reported_as_refused_while_replicas_lag():
     async with opened(lag_s=60) as (_, watched, _), Outbox(Repeated(watched)).unit_of_work() as uow:  # type: ignore[arg-type] # it looks like one
         uow.repository(Note).create(Note(id="a"))
         await uow.commit()
 
 
-async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
-    """The second time, the SDK stumbles over the session that it dropped the first time."""
+async def test_a_batch_refused_with_session_not_available_was_not_applied():
+    """
+    At the second refusal, the SDK raises a KeyError of its own, because it dropped its session at the first one.
+    """
     async with opened() as (store, _, faults):
         await store.commit("k", creations("a"))
         faults.add(FaultRule(operation=RequestKind.BATCH, status=404, substatus=1002))
@@ -190,7 +197,7 @@ async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
             assert isinstance(caught.value.__cause__, CosmosHttpResponseError)
 
 
-async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_was_done():
+async def test_a_batch_refused_because_of_a_split_was_not_applied():
     async with opened() as (store, _, faults):
         await store.commit("k", creations("a", "b"))
         faults.add(FaultRule(operation=RequestKind.BATCH, status=410, substatus=1002))
@@ -199,7 +206,9 @@ async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_wa
         assert caught.value.applied is False
 
 
-async def test_the_sessions_of_the_keys_used_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch):
+async def test_the_store_forgets_the_session_tokens_of_the_least_recently_used_keys(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr("cosmos_outbox.adapters.cosmos.store._REMEMBERED_SESSIONS", 2)
     async with opened() as (store, watched, _):
         for key in ("a", "b", "a", "c"):

@@ -1,4 +1,6 @@
-"""Messages are encoded as the SDK encodes them, byte for byte, or by the SDK."""
+"""
+The library's own encoder of Service Bus messages: its bytes equal those of the SDK. What it cannot encode, the SDK encodes.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +82,10 @@ def forgotten() -> Iterator[None]:
     message=a_message(properties={str(number): number for number in range(130)})
 )  # more than a byte can count
 @hypothesis_settings(max_examples=examples(100, many=5_000), deadline=None)
-def test_a_message_is_encoded_as_the_sdk_encodes_it_or_not_at_all(message: OutboundMessage) -> None:
+def test_an_encoded_message_has_the_same_bytes_as_with_the_sdk(message: OutboundMessage) -> None:
+    """A message that the encoder does not support gives None."""
     encoded = encoding.encode(message)
-    # The SDK makes an id where there is none.
+    # The SDK generates an id for a message without one, so the encoder leaves such a message to the SDK.
     usual = message.message_id and all(type(value) in (str, int) for value in message.properties.values())
     try:
         [expected] = by_the_sdk(message, most=10**6)._message[5]
@@ -95,8 +98,10 @@ def test_a_message_is_encoded_as_the_sdk_encodes_it_or_not_at_all(message: Outbo
         assert (list(message.properties.items()), [message.body]) == _read(encoded)
 
 
-def test_each_size_is_written_as_the_sdk_writes_it() -> None:
-    """Of a body, a list and a map, and past the sizes at which the SDK goes over to four bytes."""
+def test_size_fields_have_the_same_bytes_as_with_the_sdk() -> None:
+    """
+    These are the sizes of a body, a list and a map, also beyond 255 bytes, where a size field takes four bytes.
+    """
     for size in range(300):
         text = "x" * size
         for message in (
@@ -119,7 +124,7 @@ def _read(encoded: bytes) -> tuple[list[tuple[str, Any]], list[bytes]]:
 
 @given(messages=st.lists(ENCODED, min_size=1, max_size=5), most=st.integers(200, 2000))
 @hypothesis_settings(max_examples=examples(30, many=3_000), deadline=None)
-def test_a_batch_is_full_where_the_sdk_says_so_and_has_the_same_content(
+def test_a_batch_takes_the_same_messages_as_a_batch_of_the_sdk(
     messages: list[OutboundMessage], most: int
 ) -> None:
     def filled(add: Callable[[ServiceBusMessageBatch, OutboundMessage], object]) -> ServiceBusMessageBatch:
@@ -136,11 +141,11 @@ def test_a_batch_is_full_where_the_sdk_says_so_and_has_the_same_content(
     assert content(expected) == content(filled(encoding.append))
 
 
-def test_properties_near_the_limit_of_the_service_are_left_to_the_sdk() -> None:
+def test_a_message_with_properties_near_the_size_limit_is_left_to_the_sdk() -> None:
     assert encoding.encode(a_message(properties={"x": "y" * MAX_PROPERTY_BYTES})) is None
 
 
-def test_the_sdk_that_is_installed_is_one_whose_batches_are_known(forgotten: None) -> None:
+def test_the_encoder_supports_the_installed_sdk(forgotten: None) -> None:
     assert None is encoding.difference()
     assert None is encoding.fallback_cause()
 
@@ -154,7 +159,7 @@ def test_the_sdk_that_is_installed_is_one_whose_batches_are_known(forgotten: Non
         pytest.param({"ServiceBusMessageBatch": object}, id="another class"),
     ],
 )
-def test_a_difference_to_the_sdk_is_noticed(
+def test_the_encoder_is_not_used_if_it_differs_from_the_sdk(
     forgotten: None, monkeypatch: pytest.MonkeyPatch, patch: dict[str, Any]
 ) -> None:
     for name, value in patch.items():
@@ -163,7 +168,7 @@ def test_a_difference_to_the_sdk_is_noticed(
     assert encoding.difference() == encoding.fallback_cause()
 
 
-def test_where_the_sdk_adds_its_trace_to_each_message_it_encodes_them(
+def test_the_sdk_encodes_the_messages_while_its_tracing_is_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(settings.tracing_implementation, "_user_value", object)

@@ -1,4 +1,4 @@
-"""What each exception of the Service Bus SDK means to a publisher."""
+"""How exceptions of the Service Bus SDK are translated into the errors of a publisher or a receiver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SDK_EXCEPTIONS = {
     for _, value in inspect.getmembers(sdk, inspect.isclass)
     if issubclass(value, Exception) and value.__module__ == sdk.__name__
 }
-# A sender never gets these; if the SDK changes that, they count as passing faults, which loses nothing.
+# The SDK raises these for receivers only. If a sender gets one, it counts as a passing fault, so the send is retried
+# and nothing is lost.
 FOR_RECEIVERS = frozenset(
     {
         sdk.AutoLockRenewFailed,
@@ -56,13 +57,17 @@ EXPECTED: list[tuple[sdk.ServiceBusError, type[PublishError]]] = [
 ]
 
 
-def test_every_exception_of_the_sdk_has_a_meaning() -> None:
-    """A new version of the SDK with a new class fails here, not in production."""
+def test_every_exception_of_the_sdk_has_a_translation() -> None:
+    """
+    If a new version of the SDK adds an exception class, this test fails first, before a worker meets the class in production.
+    """
     assert SDK_EXCEPTIONS == {*(type(error) for error, _ in EXPECTED), *FOR_RECEIVERS}
 
 
 @pytest.mark.parametrize(("error", "expected"), EXPECTED)
-def test_an_exception_means(error: sdk.ServiceBusError, expected: type[PublishError]) -> None:
+def test_an_exception_of_the_sdk_is_translated(
+    error: sdk.ServiceBusError, expected: type[PublishError]
+) -> None:
     assert expected is type(publish_error(error, topic="events"))
 
 
@@ -79,7 +84,7 @@ def test_an_exception_means(error: sdk.ServiceBusError, expected: type[PublishEr
         (b"com.microsoft:never-heard-of", BrokerUnavailable),
     ],
 )
-def test_an_unclassified_exception_is_judged_by_its_condition(
+def test_a_generic_exception_is_translated_by_its_amqp_condition(
     condition: bytes, expected: type[PublishError]
 ) -> None:
     assert expected is type(publish_error(sdk.ServiceBusError("?", condition=condition), topic="events"))
@@ -98,15 +103,17 @@ def test_a_credential_that_cannot_sign_in_makes_the_topic_unavailable() -> None:
         (sdk.ServiceBusConnectionError(), None),
     ],
 )
-def test_a_refusal_says_when_to_come_back(error: sdk.ServiceBusError, seconds: float | None) -> None:
+def test_a_broker_error_has_a_delay_before_the_next_attempt(
+    error: sdk.ServiceBusError, seconds: float | None
+) -> None:
     found = publish_error(error, topic="events")
     assert isinstance(found, BrokerUnavailable)
     assert seconds == found.retry_after
 
 
-def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
+def test_an_error_text_names_the_topic_and_includes_the_text_of_the_inner_exception() -> None:
     """
-    For a missing topic the SDK's own message says "client-error", and only the exception inside says which.
+    For a missing topic, the SDK's own message is only "client-error". The exception inside says which topic is missing.
     """
     error = sdk.ServiceBusAuthenticationError(
         message="Outer.", error=ValueError("Status code: 404\nNot found.")
@@ -118,19 +125,20 @@ def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
     assert told.endswith("Service Bus said: Outer. Status code: 404 Not found.")
 
 
-def test_what_the_broker_said_is_told_once() -> None:
+def test_an_error_text_repeats_the_reason_of_the_broker_once() -> None:
     inner = ValueError("Error condition: NotAllowed\n Error Description: It is full.")
     error = sdk.ServiceBusError(message="It is full. Error condition: amqp:not-allowed.", error=inner)
     assert 1 == str(publish_error(error, topic="events")).count("It is full.")
 
 
 class Refusal(Exception):
-    """Of a token, as the SDK's AMQP raises it."""
+    """The exception by which the SDK's AMQP code reports that a token was refused."""
 
     status_code = 401
 
 
-def test_who_is_refused_is_told_of_key_clock_and_rights_and_not_to_create_what_exists() -> None:
+def test_the_error_of_a_refused_token_advises_to_check_key_clock_and_rights() -> None:
+    """It does not advise to create the topic, because the topic exists."""
     refused = sdk.ServiceBusAuthenticationError(message="InvalidSignature", error=Refusal())
     for error in (
         publish_error(refused, topic="t"),
@@ -144,7 +152,7 @@ def test_who_is_refused_is_told_of_key_clock_and_rights_and_not_to_create_what_e
         assert "create" not in told
 
 
-def test_what_may_be_a_topic_without_its_subscription_is_told_so_first() -> None:
+def test_the_error_of_a_missing_queue_advises_to_name_a_subscription_if_it_is_a_topic() -> None:
     for entity, first in (("t", "name its subscription if it is a topic, create it"), ("t/s", "create it")):
         for error in (
             receive_error(sdk.MessagingEntityNotFoundError(), entity=entity),
@@ -153,7 +161,7 @@ def test_what_may_be_a_topic_without_its_subscription_is_told_so_first() -> None
             assert f"cannot be received from: {first} if it is missing" in str(error)
 
 
-def test_only_an_answer_on_an_open_link_lets_the_sender_go_on() -> None:
+def test_a_sender_is_used_again_only_after_errors_that_leave_its_link_open() -> None:
     usable = {
         kind for kind in SDK_EXCEPTIONS - FOR_RECEIVERS - {sdk.ServiceBusError} if leaves_link_usable(kind())
     }

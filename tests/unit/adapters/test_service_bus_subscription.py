@@ -1,4 +1,4 @@
-"""What a Service Bus subscription makes of a received message, whichever AMQP types its sender chose."""
+"""How a received Service Bus message is converted, whichever AMQP types its sender used for ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GUID = UUID("11111111-2222-3333-4444-fffefdfcfbfa")
     ("sent", "said"),
     [(b"m1", "m1"), ("m2", "m2"), (7, "7"), (GUID, str(GUID)), (GUID.bytes, GUID.hex), (None, "")],
 )
-def test_ids_are_text_whatever_type_their_sender_chose(sent: Any, said: str):
+def test_the_ids_of_a_received_message_become_text(sent: Any, said: str):
     raw = Message(data=[b"{}"], properties=Properties(message_id=sent, correlation_id=sent))
     message = message_from(ServiceBusReceivedMessage(raw, receiver=None))  # type: ignore[arg-type]
 
