@@ -1,5 +1,6 @@
 """
-The thread of a blocking outbox: opened once, closed always, interrupted without leaving work behind, never taken along by a fork.
+The background thread of a blocking outbox: when it opens and closes the outbox, and how it ends after an interrupt, at the end of the
+process, and in a fork.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class Opener:
-    """Opens an outbox on a store, and keeps a list of what happened."""
+    """Opens and closes an outbox, and lists in `happened` what was done."""
 
     def __init__(self, store: FaultyStore) -> None:
         self.store, self.happened = store, list[str]()
@@ -56,7 +57,7 @@ class Interrupted(BaseException):
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:
-    """A function that raises Interrupted in the main thread, as Ctrl-C does KeyboardInterrupt."""
+    """Return a function that raises Interrupted in the main thread, as Ctrl-C raises KeyboardInterrupt."""
 
     def handle(number: int, frame: object) -> None:
         raise Interrupted
@@ -70,7 +71,8 @@ def write(uow: BlockingUnitOfWork) -> Note:
     return uow.repository(Note).create(Note(id="n"))
 
 
-def test_it_opens_at_the_first_use_once_for_all_threads_and_closes_with_its_block(opener: Opener):
+def test_a_blocking_outbox_is_opened_once_for_all_threads(opener: Opener):
+    """It opens at the first use and closes at the end of its `with` block."""
     outbox = BlockingOutbox(opener)
     assert [] == opener.happened
     with outbox, ThreadPoolExecutor(8) as threads:
@@ -81,7 +83,7 @@ def test_it_opens_at_the_first_use_once_for_all_threads_and_closes_with_its_bloc
     assert "cosmos-outbox" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_first_use_that_cannot_open_raises_why_and_the_next_one_tries_again(opener: Opener):
+def test_a_failed_opening_is_tried_again_at_the_next_use(opener: Opener):
     def refuse() -> None:
         opener.before = lambda: None
         raise ConfigurationError("There is no such container.")
@@ -94,7 +96,8 @@ def test_a_first_use_that_cannot_open_raises_why_and_the_next_one_tries_again(op
         assert "n" == outbox.run(write).id
 
 
-def test_a_closed_one_says_so_and_may_be_closed_again(opener: Opener):
+def test_a_closed_blocking_outbox_refuses_to_be_used(opener: Opener):
+    """A second call of `close` does nothing."""
     with BlockingOutbox(opener) as outbox:
         uow = outbox.unit_of_work()
     outbox.close()
@@ -112,7 +115,7 @@ def until_it_closes(outbox: BlockingOutbox) -> None:
             time.sleep(0.001)
 
 
-def test_closing_waits_for_the_calls_under_way(container: MemoryContainer, opener: Opener):
+def test_closing_a_blocking_outbox_waits_for_running_calls(container: MemoryContainer, opener: Opener):
     under_way = threading.Event()
 
     async def linger(event: NoteWritten, uow: object) -> None:
@@ -129,9 +132,10 @@ def test_closing_waits_for_the_calls_under_way(container: MemoryContainer, opene
     assert 1 == written.result().version
 
 
-def test_an_interrupted_commit_has_ended_when_the_interrupt_goes_on_and_can_be_found_out(
+def test_an_interrupted_commit_has_ended_when_the_exception_reaches_the_caller(
     container: MemoryContainer, opener: Opener, interrupt: Callable[[], None]
 ):
+    """A second call of `commit` finds out that it was written."""
     opener.store.commit_faults.append(CommitFault.HANGING_AFTER)
     written = container.commit
 
@@ -152,9 +156,7 @@ def test_an_interrupted_commit_has_ended_when_the_interrupt_goes_on_and_can_be_f
         assert 1 == opener.store.commits
 
 
-def test_an_interrupted_opening_is_cancelled_and_the_next_use_opens(
-    opener: Opener, interrupt: Callable[[], None]
-):
+def test_an_interrupted_opening_is_repeated_at_the_next_use(opener: Opener, interrupt: Callable[[], None]):
     ended = []
 
     @asynccontextmanager
@@ -175,7 +177,7 @@ def test_an_interrupted_opening_is_cancelled_and_the_next_use_opens(
         assert "n" == outbox.run(write).id
 
 
-def test_an_interrupted_close_cancels_the_calls_under_way(opener: Opener, interrupt: Callable[[], None]):
+def test_an_interrupted_close_cancels_the_running_calls(opener: Opener, interrupt: Callable[[], None]):
     under_way = threading.Event()
 
     async def hang(event: NoteWritten, uow: object) -> None:
@@ -195,7 +197,7 @@ def test_an_interrupted_close_cancels_the_calls_under_way(opener: Opener, interr
     assert ["opened", "closed"] == opener.happened
 
 
-def test_it_closes_when_what_it_opened_fails_and_says_why(opener: Opener):
+def test_a_failure_in_the_background_is_raised_when_the_blocking_outbox_closes(opener: Opener):
     fail = asyncio.Event()
 
     async def background() -> None:
@@ -260,7 +262,7 @@ outbox = BlockingOutbox(opened)
 
 
 def run(program: str) -> str:
-    """Return what a program prints that uses an outbox, and never closes it."""
+    """Run a program that uses a blocking outbox and never closes it, and return what the program prints."""
     answer = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-c", PROGRAM + program],
         capture_output=True,
@@ -272,11 +274,11 @@ def run(program: str) -> str:
     return answer.stdout
 
 
-def test_a_process_that_never_closes_it_ends_and_closes_it():
+def test_a_blocking_outbox_is_closed_at_the_end_of_its_process():
     assert "t\nclosed by parent\n" == run("print(outbox.run(write))")
 
 
-def test_a_process_ends_although_a_daemon_thread_waits_for_a_call():
+def test_a_process_ends_while_a_daemon_thread_waits_for_a_call():
     program = """
 async def handle(event, uow):
     under_way.set()
@@ -289,11 +291,15 @@ under_way.wait()
     assert "closed by parent\n" == run(program)
 
 
-def test_a_fork_of_a_process_that_has_not_used_it_opens_its_own():
+def test_a_forked_process_opens_an_outbox_of_its_own():
+    """This works only if the parent had not used the blocking outbox before the fork."""
     assert "t\nclosed by child\n0\n" == run("print(forked(lambda: print(outbox.run(write), flush=True)))")
 
 
-def test_a_fork_of_a_process_that_has_used_it_is_refused_instead_of_hanging():
+def test_a_forked_process_cannot_use_an_outbox_that_its_parent_opened():
+    """
+    The call raises an error at once. It would hang otherwise, because the background thread is missing in the fork.
+    """
     program = """
 outbox.run(write)
 

@@ -1,4 +1,6 @@
-"""The write side without an event loop: what blocks, what passes through, and which thread may call."""
+"""
+The blocking outbox: the write side of the library for code without an event loop, and which threads may call it.
+"""
 
 from __future__ import annotations
 
@@ -72,14 +74,14 @@ def test_a_unit_of_work_lists_updates_and_deletes(outbox: BlockingOutbox):
     assert ["a", "c"] == [line.text for line in rest.entities]
 
 
-def test_nothing_that_the_write_side_offers_is_missing(outbox: BlockingOutbox):
+def test_the_blocking_classes_have_every_public_method_of_the_async_classes(outbox: BlockingOutbox):
     uow = outbox.unit_of_work()
     pairs = [(UnitOfWork, uow), (Repository, uow.repository(Note)), (Documents, uow.documents())]
     for kind, blocking in pairs:
         assert [] == [name for name in vars(kind) if name[0] != "_" and not hasattr(blocking, name)]
 
 
-def test_threads_that_share_it_each_commit_once(outbox: BlockingOutbox):
+def test_threads_that_share_a_blocking_outbox_each_commit_once(outbox: BlockingOutbox):
     add_note(outbox, id="n")
 
     def change(uow: BlockingUnitOfWork) -> None:
@@ -91,7 +93,7 @@ def test_threads_that_share_it_each_commit_once(outbox: BlockingOutbox):
         assert 41 == uow.repository(Note).read("n").version
 
 
-def test_run_gives_up_after_its_attempts(outbox: BlockingOutbox):
+def test_run_raises_the_refusal_after_its_last_attempt(outbox: BlockingOutbox):
     add_note(outbox, id="n")
     attempts = []
 
@@ -112,7 +114,8 @@ def test_run_gives_up_after_its_attempts(outbox: BlockingOutbox):
     assert not refused.value.overtaken
 
 
-def test_a_unit_of_work_ends_with_its_block_and_its_hooks_run_after_a_commit(outbox: BlockingOutbox):
+def test_a_unit_of_work_cannot_commit_after_its_block(outbox: BlockingOutbox):
+    """Inside the block, its `after_commit` hooks run before `commit` returns."""
     seen: list[str | None] = []
     with outbox.unit_of_work() as uow:
         uow.repository(Note).create(Note(id="n"))
@@ -122,7 +125,9 @@ def test_a_unit_of_work_ends_with_its_block_and_its_hooks_run_after_a_commit(out
         uow.commit()
 
 
-def test_run_refuses_a_coroutine_function_which_would_do_nothing(outbox: BlockingOutbox):
+def test_run_refuses_a_coroutine_function(outbox: BlockingOutbox):
+    """A call of it would only create a coroutine and write nothing. Zero attempts are refused as well."""
+
     async def work(uow: BlockingUnitOfWork) -> None:
         raise AssertionError
 
@@ -132,7 +137,7 @@ def test_run_refuses_a_coroutine_function_which_would_do_nothing(outbox: Blockin
         outbox.run(lambda uow: None, attempts=0)
 
 
-def test_a_unit_of_work_of_another_thread_is_refused(outbox: BlockingOutbox):
+def test_a_unit_of_work_refuses_calls_from_another_thread(outbox: BlockingOutbox):
     with outbox.unit_of_work() as uow, ThreadPoolExecutor() as others:
         repository = uow.repository(Note)
         calls: list[Callable[[], object]] = [
@@ -146,7 +151,7 @@ def test_a_unit_of_work_of_another_thread_is_refused(outbox: BlockingOutbox):
             assert isinstance(others.submit(call).exception(), SharedUnitOfWork)
 
 
-async def test_a_call_that_would_stop_a_running_event_loop_is_refused(inner: Outbox):
+async def test_a_blocking_outbox_refuses_calls_inside_an_event_loop(inner: Outbox):
     outbox = BlockingOutbox(opening(inner))
     for call in (outbox.unit_of_work, lambda: outbox.run(lambda uow: None), outbox.__enter__):
         with pytest.raises(UsageError, match="use Outbox"):
@@ -154,16 +159,17 @@ async def test_a_call_that_would_stop_a_running_event_loop_is_refused(inner: Out
 
 
 @pytest.mark.parametrize("call", [add_note, BlockingOutbox.close], ids=["run", "close"])
-def test_a_handler_that_calls_the_blocking_outbox_is_refused_instead_of_waiting_for_itself(
+def test_an_event_handler_cannot_call_the_blocking_outbox(
     outbox: BlockingOutbox, inner: Outbox, call: Callable[[BlockingOutbox], object]
 ):
+    """It would wait for the commit that called it."""
     inner.on(NoteWritten, lambda event, uow: call(outbox))
 
     with pytest.raises(UsageError, match="In an event handler, use the unit of work that it receives"):
         add_note(outbox)
 
 
-def test_correlation_and_current_span_of_the_calling_thread_reach_the_stored_event(
+def test_a_stored_event_has_the_correlation_and_span_of_the_calling_thread(
     container: MemoryContainer,
 ):
     exported = InMemorySpanExporter()
