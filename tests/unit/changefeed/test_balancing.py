@@ -1,4 +1,6 @@
-"""The balancing rule: examples from .NET's strategy, and properties that hold for fleets of any size."""
+"""
+How workers share leases: examples from the balancing strategy of .NET, and properties that hold for any number of workers.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def seconds_of_pause(leases: list[Lease]) -> float:
     return planned(leases, "a").pause.total_seconds()
 
 
-def test_the_next_pass_is_due_after_an_interval_while_all_owners_renew():
+def test_the_next_balancing_pass_is_due_after_the_interval_while_all_owners_renew():
     leases = [
         a_lease(0, owner="b", age=1),
         a_lease(1, owner="b", age=17),
@@ -60,7 +62,7 @@ def test_the_next_pass_is_due_after_an_interval_while_all_owners_renew():
     assert 13 == seconds_of_pause(leases)
 
 
-def test_the_next_pass_is_due_once_the_first_lease_of_an_owner_that_may_be_dead_has_expired():
+def test_the_next_balancing_pass_is_due_when_a_lease_that_was_not_renewed_expires():
     leases = [a_lease(0, owner="b", age=52), a_lease(1, owner="b", age=55), a_lease(2, owner="a")]
 
     seconds = seconds_of_pause(leases)
@@ -79,11 +81,11 @@ def test_leases_that_expire_one_after_another_cause_at_most_one_pass_a_second():
     assert 1 == just_before.pause.total_seconds()
 
 
-def test_a_worker_that_waits_for_a_lease_looks_again_after_a_quarter_of_the_interval():
+def test_a_worker_that_requested_a_lease_lists_leases_after_a_quarter_of_the_interval():
     assert 3.25 == seconds_of_pause([a_lease(0, owner="b"), a_lease(1, owner="b", request="a")])
 
 
-def test_expired_leases_are_taken_up_to_the_target():
+def test_a_worker_takes_expired_leases_up_to_its_even_share():
     leases = [a_lease(i, owner="dead", age=100) for i in range(4)] + [
         a_lease(4 + i, owner="b") for i in range(2)
     ]
@@ -91,7 +93,7 @@ def test_expired_leases_are_taken_up_to_the_target():
     assert 3 == len(planned(leases, "a").take)
 
 
-def test_leases_of_a_live_owner_of_ours_are_asked_for_and_never_robbed():
+def test_a_worker_requests_leases_of_a_live_owner_and_never_seizes_them():
     leases = [a_lease(i, owner="b") for i in range(10)]
 
     decided = planned(leases, "a")
@@ -99,20 +101,20 @@ def test_leases_of_a_live_owner_of_ours_are_asked_for_and_never_robbed():
     assert (0, 5) == (len(decided.take), len(decided.ask))
 
 
-def test_an_owner_that_is_late_to_renew_is_not_asked_for_its_lease():
+def test_an_owner_that_is_late_to_renew_is_not_asked_for_a_handover():
     late, fresh = a_lease(0, owner="b", age=30), a_lease(1, owner="b", age=20)
 
     assert (fresh,) == planned([late, fresh], "a").ask
     assert () == planned([late, replace(fresh, properties=late.properties, raw=late.raw)], "a").ask
 
 
-def test_a_dotnet_owner_that_is_late_to_renew_is_robbed_all_the_same():
+def test_a_worker_seizes_a_lease_of_a_dotnet_owner_that_is_late_to_renew():
     leases = [a_lease(i, owner="dotnet", ours=False, age=30) for i in range(10)]
 
     assert 1 == len(planned(leases, "a").take)
 
 
-def test_a_dotnet_owner_is_robbed_of_one_lease_a_pass():
+def test_a_worker_seizes_one_lease_of_a_dotnet_owner_per_balancing_pass():
     leases = [a_lease(i, owner="dotnet", ours=False) for i in range(10)]
 
     decided = planned(leases, "a")
@@ -120,20 +122,22 @@ def test_a_dotnet_owner_is_robbed_of_one_lease_a_pass():
     assert (1, 0) == (len(decided.take), len(decided.ask))
 
 
-def test_a_request_that_a_dotnet_owner_cannot_read_does_not_count():
+def test_a_handover_request_in_a_lease_of_a_dotnet_owner_is_ignored():
+    """A .NET owner does not know handover requests, so it would never answer one."""
     lease = a_lease(0, owner="dotnet", ours=False, request="c")
     inherited = replace(lease, properties={**lease.properties, SIGNATURE: "an earlier owner of ours"})
 
     assert (None, None) == (handover_requested_by(lease), handover_requested_by(inherited))
 
 
-def test_the_owner_hands_over_what_another_worker_asks_for():
+def test_an_owner_hands_over_a_lease_that_another_worker_requested():
     leases = [a_lease(0, owner="a", request="b"), a_lease(1, owner="a")]
 
     assert ("p..0",) == tuple(lease.id for lease in planned(leases, "a").hand_over)
 
 
-def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_no_worker():
+def test_a_released_lease_is_reserved_for_the_worker_that_requested_it():
+    """After a while any worker may take it."""
     fresh, stale = a_lease(0, request="b", age=5), a_lease(0, request="b", age=27)
 
     assert (1, 0, 1) == (
@@ -143,8 +147,10 @@ def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_no
     )
 
 
-def test_a_worker_takes_leases_that_were_offered_to_another_before_it_asks_for_more():
-    """Workers that join at once do not see each other yet: each asks for the share of fewer workers."""
+def test_a_worker_takes_reserved_leases_before_it_requests_more():
+    """
+    Workers that start at the same time do not see each other yet, so each requests more than its share of the leases.
+    """
     leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, request="b") for i in range(4)]
 
     decided = planned(leases, "a")
@@ -152,12 +158,14 @@ def test_a_worker_takes_leases_that_were_offered_to_another_before_it_asks_for_m
     assert ({f"p..{i}" for i in range(4, 8)}, ()) == ({lease.id for lease in decided.take}, decided.ask)
 
 
-def test_a_lease_that_carries_our_name_but_no_work_is_taken_again():
+def test_a_worker_takes_a_lease_under_its_own_name_that_it_does_not_process():
     assert 1 == len(planned([a_lease(0, owner="a")], "a", running=set()).take)
 
 
 class Fleet:
-    """Workers that plan in turn against one list of leases; writes are compare-and-set by construction."""
+    """
+    Workers that take turns in balancing one list of leases. No two of them write at the same time, so no write is refused.
+    """
 
     def __init__(self, leases: list[Lease], workers: list[str]) -> None:
         self.leases = {lease.id: lease for lease in leases}
@@ -201,7 +209,7 @@ def fleets(draw: st.DrawFn, *, requests: bool = True) -> Fleet:
     leases = []
     for number in range(draw(st.integers(0, 25))):
         owner = draw(owners)
-        # A worker that takes no part is long dead: its leases have expired.
+        # An owner that is not among the workers died long ago, so its leases have expired.
         age = 1 if owner in workers else 100
         request = draw(st.sampled_from([None, None, *workers])) if requests else None
         leases.append(a_lease(number, owner=owner, age=age, ours=owner != "dotnet", request=request))
@@ -210,7 +218,8 @@ def fleets(draw: st.DrawFn, *, requests: bool = True) -> Fleet:
 
 @settings(max_examples=examples(20, many=100))
 @given(fleets(), st.randoms(use_true_random=False))
-def test_any_fleet_converges_to_even_shares_and_then_rests(fleet: Fleet, random):
+def test_balancing_ends_with_even_shares_for_any_number_of_workers(fleet: Fleet, random):
+    """After that, no lease changes its owner."""
     for _ in range(12):
         for worker in random.sample(fleet.workers, len(fleet.workers)):
             fleet.turn(worker)
@@ -225,7 +234,7 @@ def test_any_fleet_converges_to_even_shares_and_then_rests(fleet: Fleet, random)
 
 @settings(max_examples=60)
 @given(fleets(requests=False), st.randoms(use_true_random=False))
-def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random):
+def test_a_balancing_pass_takes_at_most_one_lease_above_the_even_share(fleet: Fleet, random):
     for _ in range(12):
         for worker in random.sample(fleet.workers, len(fleet.workers)):
             held_before = fleet.counts()[worker]
@@ -238,8 +247,10 @@ def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random)
 
 @settings(max_examples=examples(20, many=100))
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_a_fleet_mixed_with_dotnet_workers_comes_to_rest(leases: int, ours: int, dotnet: int, random):
-    """The neighbour robs at once, as .NET's EqualPartitionsBalancingStrategy does, and never hands over."""
+def test_balancing_with_dotnet_workers_comes_to_rest(leases: int, ours: int, dotnet: int, random):
+    """
+    The simulated .NET workers seize leases as EqualPartitionsBalancingStrategy does, and never hand one over.
+    """
     names = [f"ours-{i}" for i in range(ours)] + [f"dotnet-{i}" for i in range(dotnet)]
     fleet = Fleet([a_lease(i) for i in range(leases)], [name for name in names if name.startswith("ours")])
     moved = 0

@@ -1,4 +1,6 @@
-"""Creating the leases: once, by the first worker, and again where some are missing."""
+"""
+Bootstrap: the first worker creates the leases of a container. Workers also create leases again that are missing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ async def ids(world: World) -> list[str]:
     return sorted(d["id"].removeprefix(PREFIX) for d in (await world.leases.list("p")).documents)
 
 
-async def test_marker_and_lock_are_the_documents_of_dotnet_and_the_marker_says_where_the_leases_begin():
+async def test_bootstrap_writes_the_lock_and_the_marker_of_dotnet():
+    """The marker (`.info`) also says where the leases begin."""
     seen: list[dict[str, object]] = []
 
     class Spying(MemoryLeases):
@@ -43,7 +46,7 @@ async def test_marker_and_lock_are_the_documents_of_dotnet_and_the_marker_says_w
     assert {"id": f"{PREFIX}.info", "start": "beginning"} == seen[-1]
 
 
-async def test_in_a_container_partitioned_on_partition_key_every_document_carries_its_id_there():
+async def test_lease_documents_have_their_id_as_the_value_of_the_partition_key_property():
     world = World(ranges=2)
     world.leases = MemoryLeases(now=virtual_seconds, by_id=False)
     await run(world)
@@ -52,7 +55,7 @@ async def test_in_a_container_partitioned_on_partition_key_every_document_carrie
     assert [d["id"] for d in documents] == [d["partitionKey"] for d in documents]
 
 
-async def test_a_lock_left_behind_by_a_crash_is_broken_even_where_ttl_is_off():
+async def test_bootstrap_removes_the_lock_of_a_crashed_worker_without_a_time_to_live():
     class WithoutTtl(MemoryLeases):
         async def create(self, document):
             return await super().create({name: value for name, value in document.items() if name != "ttl"})
@@ -67,7 +70,7 @@ async def test_a_lock_left_behind_by_a_crash_is_broken_even_where_ttl_is_off():
     assert asyncio.get_running_loop().time() - started >= 2 * LOCK_SECONDS
 
 
-async def test_a_lock_that_is_held_is_waited_for():
+async def test_bootstrap_waits_until_another_worker_deletes_its_lock():
     world = World()
     await world.leases.create({"id": f"{PREFIX}.lock"})
     task = asyncio.ensure_future(run(world))
@@ -78,7 +81,7 @@ async def test_a_lock_that_is_held_is_waited_for():
     await asyncio.wait_for(task, 5)
 
 
-async def test_who_is_frozen_while_it_creates_looks_again_before_it_goes_on():
+async def test_a_worker_that_was_frozen_during_bootstrap_lists_ranges_and_leases_again():
     frozen = asyncio.Event()
 
     class Freezing(MemoryLeases):
@@ -103,7 +106,7 @@ async def test_who_is_frozen_while_it_creates_looks_again_before_it_goes_on():
     assert ["..0", "..2", "..3", ".info"] == expected == await ids(world)
 
 
-async def test_where_a_look_at_the_ranges_takes_long_their_leases_are_created_all_the_same():
+async def test_bootstrap_creates_the_leases_although_listing_the_ranges_outlasts_its_lock():
     world = World(ranges=3)
     looks = 0
 
@@ -133,7 +136,7 @@ async def test_where_a_look_at_the_ranges_takes_long_their_leases_are_created_al
         ([("20-40", "20", "40", 1), ("1", "80", "FF", 0)], [("", "20"), ("40", "80")]),
     ],
 )
-def test_uncovered_is_what_no_lease_covers(leases, missing):
+def test_find_gaps_returns_the_parts_of_physical_ranges_without_a_lease(leases, missing):
     physical = [
         FeedRange(min="", max="80"),
         FeedRange(min="80", max="FF"),
@@ -143,7 +146,7 @@ def test_uncovered_is_what_no_lease_covers(leases, missing):
     assert missing == [(gap.min, gap.max) for gap in find_gaps(physical, found)]
 
 
-async def test_a_foreign_document_among_the_leases_is_refused_by_name():
+async def test_bootstrap_refuses_an_unknown_document_among_the_leases():
     world = World()
     await world.leases.create({"id": f"{PREFIX}..stranger"})
 
@@ -151,7 +154,7 @@ async def test_a_foreign_document_among_the_leases_is_refused_by_name():
         await run(world)
 
 
-async def test_a_stop_while_another_worker_holds_the_lock_ends_at_once():
+async def test_a_worker_that_waits_for_the_bootstrap_lock_stops_at_once():
     world = World()
     await world.leases.create({"id": f"{PREFIX}.lock"})
     world.start("a")
@@ -171,7 +174,7 @@ async def run_on(world: World, feed: Faulty) -> None:
     )
 
 
-async def test_a_fault_leaves_no_lock_behind():
+async def test_bootstrap_deletes_its_lock_after_a_fault():
     world = World()
     feed = Faulty(world.container)
     feed.failing["physical_ranges"] = StoreUnavailable
@@ -181,7 +184,7 @@ async def test_a_fault_leaves_no_lock_behind():
     assert [] == await ids(world)
 
 
-async def test_a_cancellation_leaves_no_lock_behind():
+async def test_bootstrap_deletes_its_lock_after_a_cancellation():
     world = World()
     feed = Faulty(world.container)
     feed.hanging.add("physical_ranges")
@@ -195,7 +198,7 @@ async def test_a_cancellation_leaves_no_lock_behind():
     assert [] == await ids(world)
 
 
-async def test_the_lock_of_another_who_broke_ours_stays():
+async def test_bootstrap_does_not_delete_the_lock_of_another_worker():
     world = World()
     feed = Faulty(world.container)
     feed.hanging.add("physical_ranges")
@@ -210,7 +213,7 @@ async def test_the_lock_of_another_who_broke_ours_stays():
     assert theirs == await world.leases.read(f"{PREFIX}.lock", f"{PREFIX}.lock")
 
 
-async def test_a_fault_while_leases_are_created_delays_the_start_only_by_a_back_off():
+async def test_a_worker_retries_bootstrap_after_a_fault_with_a_short_back_off():
     world = World()
     feed = Faulty(world.container)
     feed.failing["physical_ranges"] = StoreUnavailable
@@ -223,7 +226,7 @@ async def test_a_fault_while_leases_are_created_delays_the_start_only_by_a_back_
     await world.stop_all()
 
 
-async def test_a_worker_that_outlived_its_lock_finds_the_marker_of_another_and_goes_on():
+async def test_bootstrap_succeeds_if_another_worker_wrote_the_marker_first():
     class Overtaken(MemoryLeases):
         async def create(self, document):
             if document["id"].endswith("..0"):
@@ -237,7 +240,7 @@ async def test_a_worker_that_outlived_its_lock_finds_the_marker_of_another_and_g
     assert ["..0", ".info"] == await ids(world)
 
 
-async def test_a_lock_that_cannot_be_deleted_delays_no_worker_for_long():
+async def test_a_worker_stops_in_time_although_its_bootstrap_lock_cannot_be_deleted():
     world = World()
     feed, store = Faulty(world.container), Faulty(world.leases)
     feed.hanging.add("physical_ranges")
@@ -250,7 +253,7 @@ async def test_a_lock_that_cannot_be_deleted_delays_no_worker_for_long():
     assert asyncio.get_running_loop().time() - started < 6
 
 
-async def test_a_refusal_at_the_start_that_will_not_pass_ends_the_processor():
+async def test_a_processor_without_access_to_its_container_ends_at_the_start():
     world = World()
     feed = Faulty(world.container)
     feed.failing["describe"] = AccessDenied
@@ -259,7 +262,8 @@ async def test_a_refusal_at_the_start_that_will_not_pass_ends_the_processor():
         await asyncio.wait_for(world.workers.pop("a")[1], 60)
 
 
-async def test_a_split_at_the_start_delays_it_and_one_during_a_balancing_pass_the_pass():
+async def test_a_split_while_a_worker_lists_ranges_is_retried():
+    """The first one happens at the start, the second one during a balancing pass."""
     world = World()
     await run(world)
     await world.forget_ranges()
@@ -280,7 +284,7 @@ async def test_a_split_at_the_start_delays_it_and_one_during_a_balancing_pass_th
     assert 4 == feed.calls["physical_ranges"]
 
 
-async def test_a_running_fleet_creates_a_lease_again_once_its_owner_cannot_trust_it():
+async def test_a_deleted_lease_is_created_again_after_its_owner_lost_trust_in_it():
     world = World(ranges=3)
     world.start("a")
     world.start("b")
@@ -297,7 +301,7 @@ async def test_a_running_fleet_creates_a_lease_again_once_its_owner_cannot_trust
     assert ["..0", "..1", "..2", ".info"] == await ids(world)
 
 
-async def test_a_lease_that_cannot_be_created_again_is_not_tried_at_every_pass():
+async def test_a_failed_creation_of_a_missing_lease_is_retried_with_a_delay():
     world = World(ranges=3)
     store = Faulty(world.leases)
     world.start("a", leases=store)
@@ -311,7 +315,7 @@ async def test_a_lease_that_cannot_be_created_again_is_not_tried_at_every_pass()
     await world.stop_all()
 
 
-async def test_a_lease_created_again_starts_where_now_was_when_there_were_none():
+async def test_a_lease_created_again_keeps_the_now_of_the_first_bootstrap():
     world = World(ranges=1)
 
     async def from_now() -> str:
@@ -328,9 +332,8 @@ async def test_a_lease_created_again_starts_where_now_was_when_there_were_none()
 @pytest.mark.parametrize(
     ("first", "later"), [(StartFrom.BEGINNING, StartFrom.NOW), (StartFrom.NOW, StartFrom.BEGINNING)]
 )
-async def test_a_lease_created_later_begins_where_the_first_began_whatever_its_worker_would_choose(
-    first: StartFrom, later: StartFrom
-):
+async def test_a_lease_created_later_begins_where_the_first_leases_began(first: StartFrom, later: StartFrom):
+    """The setting of the worker that creates it does not count."""
     world = World(ranges=2)
     await create_leases(PREFIX, feed=world.container, store=world.leases, start=first)
     kept, deleted = await world.all_leases()
@@ -341,7 +344,7 @@ async def test_a_lease_created_later_begins_where_the_first_began_whatever_its_w
     assert [kept.properties] * 2 == [lease.properties for lease in await world.all_leases()]
 
 
-async def test_beside_a_marker_of_dotnet_a_start_of_now_means_the_time_of_the_marker():
+async def test_now_is_the_time_of_the_marker_if_dotnet_created_the_marker():
     world = World()
     await world.leases.create({"id": f"{PREFIX}.info"})
     created = virtual_utcnow()
@@ -352,7 +355,7 @@ async def test_beside_a_marker_of_dotnet_a_start_of_now_means_the_time_of_the_ma
     assert created - timedelta(seconds=2) <= start_of(lease) <= created
 
 
-async def test_leases_of_a_worker_that_died_while_it_created_them_say_where_the_rest_begins():
+async def test_bootstrap_continues_with_the_start_of_leases_that_a_dead_worker_created():
     class Dying(MemoryLeases):
         async def create(self, document):
             if document["id"].endswith("..1"):
@@ -372,7 +375,7 @@ async def test_leases_of_a_worker_that_died_while_it_created_them_say_where_the_
     assert [first.properties] * 3 == [lease.properties for lease in await world.all_leases()]
 
 
-async def test_missing_leases_begin_at_the_earliest_start_that_dead_workers_left():
+async def test_missing_leases_begin_at_the_earliest_start_of_the_existing_leases():
     starts = []
     for _ in range(2):
         world = World(ranges=3)
@@ -402,7 +405,7 @@ async def test_missing_leases_begin_at_the_earliest_start_that_dead_workers_left
         ([("", "40"), None], []),  # of an old SDK: its token alone says what it covers
     ],
 )
-def test_gaps_are_what_no_lease_covers(covered, gaps):
+def test_find_gaps_returns_the_keys_without_a_lease(covered, gaps):
     leases = [
         new_lease("p", str(number), FeedRange(min=bounds[0], max=bounds[1]) if bounds else None)
         for number, bounds in enumerate(covered)
@@ -412,7 +415,7 @@ def test_gaps_are_what_no_lease_covers(covered, gaps):
 
 
 @pytest.mark.parametrize("wrong_by", [90, -90, 3600])
-async def test_now_is_on_the_services_clock_whatever_the_worker_believes(wrong_by: int):
+async def test_a_start_of_now_is_read_from_the_clock_of_the_service(wrong_by: int):
     world = World()
     await asyncio.sleep(10)
     world.start(
@@ -432,7 +435,8 @@ async def test_now_is_on_the_services_clock_whatever_the_worker_believes(wrong_b
     await world.stop_all()
 
 
-async def test_a_lock_that_another_took_since_it_was_found_stale_is_not_broken():
+async def test_bootstrap_does_not_remove_a_stale_lock_that_was_just_renewed():
+    """Another worker replaced the stale lock by its own after this worker had read it."""
     world = World()
     await world.leases.create({"id": f"{PREFIX}.lock"})
     await asyncio.sleep(3 * LOCK_SECONDS)
@@ -457,8 +461,8 @@ async def test_a_lock_that_another_took_since_it_was_found_stale_is_not_broken()
         await task
 
 
-async def test_no_range_is_left_without_a_lease_where_two_partitions_answer_with_one_id():
-    """As while they are merged, or a gateway mixes up two answers."""
+async def test_bootstrap_creates_all_leases_although_two_ranges_report_one_partition_id():
+    """This happens during a merge, or if a gateway mixes up two answers."""
     world, wrong = World(ranges=3), ["0"]
 
     class Mixing(Faulty):
@@ -471,7 +475,7 @@ async def test_no_range_is_left_without_a_lease_where_two_partitions_answer_with
     assert ["..0", "..1", "..2", ".info"] == await ids(world)
 
 
-async def test_a_range_that_splits_during_bootstrap_does_not_delay_the_leases_of_others():
+async def test_a_range_that_splits_during_bootstrap_does_not_delay_other_leases():
     world = World(ranges=3)
 
     class Splitting(Faulty):

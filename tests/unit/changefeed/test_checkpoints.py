@@ -1,4 +1,4 @@
-"""What a `LeaseCheckpointed` says is what the lease says."""
+"""A `LeaseCheckpointed` record reports exactly the pages that the written lease covers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.changefeed_world import World, virtual_seconds
 
 
 class SlowLeases(MemoryLeases):
-    """A store whose answers to writes are long on their way, as is every third request."""
+    """A lease store that writes at once and answers a second later."""
 
     def __init__(self) -> None:
         super().__init__(now=virtual_seconds)
@@ -25,7 +25,7 @@ class SlowLeases(MemoryLeases):
         return written
 
 
-async def test_a_checkpoint_counts_the_pages_its_write_covers_not_those_handled_since():
+async def test_a_checkpoint_record_counts_only_the_pages_that_its_write_covers():
     world, leases, records = World(), SlowLeases(), list[Record]()
     pages: list[int] = []
 
@@ -48,7 +48,7 @@ async def test_a_checkpoint_counts_the_pages_its_write_covers_not_those_handled_
     await world.until(look)
     await world.stop_all()
     assert list(range(1, 21)) == pages
-    # One document a page and one LSN a document: so many pages are covered as the continuation says.
+    # Each page has one document with an LSN of its own, so the LSN in the continuation is the number of covered pages.
     assert [] == [(count, lsn) for count, lsn in said if count > lsn]
     assert len(said) > 3
     assert any(count < 20 for count, _ in said)

@@ -1,4 +1,6 @@
-"""Changes far apart: a page that skipped the changes of other ranges is not the end of the feed."""
+"""
+Empty pages of a sparse feed: a page that only skipped changes of other ranges is not the end of the feed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.support.changefeed_world import World
 
 class Sparse:
     """
-    A feed whose changes up to an LSN belong to others: each is skipped in a page of its own, without documents.
+    A feed whose changes up to an LSN belong to other ranges: each is skipped in an empty page of its own.
     """
 
     def __init__(self, container: MemoryContainer, *, up_to: int) -> None:
@@ -45,7 +47,7 @@ async def _lag(world: World, *, up_to: int) -> Lag:
     return await estimate_lag("p", feed=Sparse(world.container, up_to=up_to), leases=world.leases)
 
 
-async def test_a_worker_reads_a_sparse_feed_to_its_end_once_although_reads_fail():
+async def test_a_worker_reads_each_page_of_a_sparse_feed_once_although_reads_fail():
     world = World()
     await world.write_many(300)
     feed = Sparse(world.container, up_to=299)
@@ -60,7 +62,7 @@ async def test_a_worker_reads_a_sparse_feed_to_its_end_once_although_reads_fail(
     await world.stop_all()
 
 
-async def test_a_worker_does_not_rest_on_the_way():
+async def test_a_worker_does_not_pause_between_empty_pages():
     world = World()
     await world.write_many(300)
     world.start("a", feed=Sparse(world.container, up_to=299))
@@ -69,7 +71,7 @@ async def test_a_worker_does_not_rest_on_the_way():
     await world.stop_all()
 
 
-async def test_a_way_without_an_end_is_no_hot_loop():
+async def test_a_worker_limits_its_rate_of_reads_while_empty_pages_never_end():
     world = World()
     page = ChangePage(documents=(), continuation='"1"', latest_lsn=1, skipped=True)
     reads = 0
@@ -87,7 +89,8 @@ async def test_a_way_without_an_end_is_no_hot_loop():
     await world.stop("a")
 
 
-async def test_a_worker_saves_how_far_it_came_and_stops_in_the_middle_of_the_way():
+async def test_a_worker_saves_its_position_between_empty_pages():
+    """It also stops and releases its lease before it reaches the end of the feed."""
     world = World()
     await world.write_many(300)
     feed = Sparse(world.container, up_to=300)
@@ -100,7 +103,7 @@ async def test_a_worker_saves_how_far_it_came_and_stops_in_the_middle_of_the_way
     assert {"free": 1} == await world.owners()
 
 
-async def test_the_lag_is_that_of_the_first_change_behind_the_way():
+async def test_the_lag_counts_from_the_first_change_after_the_empty_pages():
     world = World()
     await world.create_leases()
     await world.write_many(25)
@@ -109,7 +112,7 @@ async def test_the_lag_is_that_of_the_first_change_behind_the_way():
     assert (5, timedelta(0)) == (lag.transactions, lag.oldest_age)
 
 
-async def test_where_the_way_is_too_long_for_a_look_something_may_wait():
+async def test_the_lag_is_one_if_the_estimator_gives_up_on_too_many_empty_pages():
     world = World()
     await world.create_leases()
     await world.write_many(301)
@@ -118,7 +121,7 @@ async def test_where_the_way_is_too_long_for_a_look_something_may_wait():
     assert (1, None) == (lag.transactions, lag.oldest_age)
 
 
-async def test_a_command_that_reads_events_goes_the_way_to_its_end():
+async def test_read_events_reads_past_empty_pages_to_the_end():
     world = World()
     await world.write_many(25)
     read = list[str | None]()

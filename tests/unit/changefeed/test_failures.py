@@ -1,4 +1,4 @@
-"""Handlers that fail, hang or block, and what a worker reports about them."""
+"""Handlers and containers that fail or hang, and what a worker does and reports then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def fail(_: ChangeBatch) -> None:
     raise RuntimeError("poison")
 
 
-async def test_a_page_that_keeps_failing_raises_the_alarm_and_keeps_the_lease():
+async def test_a_page_that_keeps_failing_raises_an_alarm():
+    """Its worker keeps the lease and goes on trying."""
     world = World()
     records: list[Record] = []
     await world.write_many(3)
@@ -40,7 +41,7 @@ async def test_a_page_that_keeps_failing_raises_the_alarm_and_keeps_the_lease():
     await world.stop_all()
 
 
-async def test_after_the_cause_is_gone_a_halted_lease_goes_on_by_itself():
+async def test_a_halted_lease_goes_on_by_itself_once_its_handler_works_again():
     world = World()
     broken = True
 
@@ -59,7 +60,7 @@ async def test_after_the_cause_is_gone_a_halted_lease_goes_on_by_itself():
     await world.stop_all()
 
 
-async def test_the_lease_of_a_handler_that_takes_too_long_names_the_handler():
+async def test_a_lease_whose_handler_takes_too_long_is_reported_as_stalled():
     world = World()
 
     async def slow(batch: ChangeBatch) -> None:
@@ -80,7 +81,7 @@ async def test_the_lease_of_a_handler_that_takes_too_long_names_the_handler():
     await world.stop_all()
 
 
-async def test_a_feed_that_fails_is_read_again_and_nothing_is_skipped():
+async def test_no_change_is_skipped_after_failed_reads():
     world = World()
     feed = Faulty(world.container)
     feed.failing["read_page"] = StoreUnavailable
@@ -95,7 +96,7 @@ async def test_a_feed_that_fails_is_read_again_and_nothing_is_skipped():
 
 
 @pytest.mark.parametrize("error", [ConfigurationError, UsageError, StoreUnavailable, AttributeError])
-async def test_a_container_that_is_gone_for_a_while_fails_pages_and_ends_no_worker(error: type[Exception]):
+async def test_a_worker_survives_a_monitored_container_that_fails_for_a_while(error: type[Exception]):
     world, records = World(ranges=3), list[Record]()
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed, hooks=[records.append])  # type: ignore[arg-type] - it has every method
@@ -124,7 +125,7 @@ async def test_a_container_that_is_gone_for_a_while_fails_pages_and_ends_no_work
         ["read_page", "partition_id"],
     ],
 )
-async def test_containers_that_are_gone_for_a_while_end_no_worker_whatever_it_asks_of_them(calls: list[str]):
+async def test_a_worker_survives_any_calls_to_its_containers_that_fail_for_a_while(calls: list[str]):
     world = World(ranges=3)
     feed, leases = Faulty(world.container), Faulty(world.leases)
     world.start("a", feed=feed, leases=leases)  # type: ignore[arg-type] - they have every method
@@ -142,7 +143,7 @@ async def test_containers_that_are_gone_for_a_while_end_no_worker_whatever_it_as
     await world.stop_all()
 
 
-async def test_a_page_whose_documents_are_none_is_read_again():
+async def test_a_page_with_malformed_documents_is_read_again():
     world, failed = World(), list[str]()  # of their errors no more than the names: they keep the pages alive
     odd: list[Any] = [None, 7, "text", [None], [7, {"id": "a"}], [{"id": "a"}, "text"]]
 
@@ -166,7 +167,7 @@ async def test_a_page_whose_documents_are_none_is_read_again():
     assert world.first_copies_in_order()
 
 
-async def test_a_stop_between_two_attempts_does_not_take_the_page_for_done():
+async def test_a_stop_between_two_attempts_does_not_save_the_failed_page():
     world, records = World(), list[Record]()
     await world.write("k")
     world.start("a", handler=fail, backoff=Backoff(initial_seconds=1000), hooks=[records.append])
@@ -177,7 +178,8 @@ async def test_a_stop_between_two_attempts_does_not_take_the_page_for_done():
     assert (None, None) == (lease.owner, lease.continuation)
 
 
-async def test_a_page_that_keeps_failing_is_read_again_so_that_deleting_its_document_helps():
+async def test_a_worker_goes_on_after_the_document_of_a_failing_page_is_deleted():
+    """It reads a failed page again before each attempt, so it sees the deletion."""
     world, pages = World(), list[int]()
 
     async def handle(batch: ChangeBatch) -> None:
@@ -200,7 +202,7 @@ async def test_a_page_that_keeps_failing_is_read_again_so_that_deleting_its_docu
     await world.stop_all()
 
 
-async def test_a_page_of_which_nothing_is_left_when_it_is_read_again_is_passed():
+async def test_a_failing_page_whose_only_document_is_deleted_is_passed():
     world = World()
 
     async def handle(batch: ChangeBatch) -> None:

@@ -1,5 +1,5 @@
 """
-What other programs do to a worker: hooks that raise, leases that cannot be read, leases that .NET created.
+Other programs around a worker: hooks that raise, leases that cannot be read, and leases that .NET created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.patience import HUNG_SECONDS
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 
 
-async def test_a_hook_that_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture):
+async def test_an_error_of_a_hook_is_logged_and_does_not_stop_the_worker(caplog: pytest.LogCaptureFixture):
     world, records = World(ranges=2), list[Record]()
 
     def broken(record: Record) -> None:
@@ -43,7 +43,7 @@ async def test_a_hook_that_raises_is_logged_and_changes_nothing(caplog: pytest.L
 
 
 @pytest.mark.looptime(False)
-async def test_a_hook_that_raises_does_not_end_the_watchdog(caplog: pytest.LogCaptureFixture):
+async def test_an_error_of_a_hook_does_not_end_the_watchdog(caplog: pytest.LogCaptureFixture):
     world, reported = World(), 0
 
     def broken(record: Record) -> None:
@@ -80,9 +80,10 @@ async def test_a_hook_that_raises_does_not_end_the_watchdog(caplog: pytest.LogCa
         pytest.param({"properties": {"handover.wanted-by": 7}}, id="a request without a worker"),
     ],
 )
-async def test_one_lease_that_cannot_be_read_is_told_of_and_does_not_end_the_work_on_the_others(
+async def test_a_lease_that_cannot_be_read_does_not_stop_the_other_leases(
     spoiled: dict[str, object],
 ):
+    """The worker reports it by name. A worker that starts later refuses to start."""
     world, records = World(ranges=3), list[Record]()
     world.start("a", hooks=[records.append])
     await asyncio.sleep(20)
@@ -106,7 +107,7 @@ async def test_one_lease_that_cannot_be_read_is_told_of_and_does_not_end_the_wor
     world.workers.clear()
 
 
-async def test_a_lease_that_cannot_be_read_holds_up_no_split_of_another_range():
+async def test_a_lease_that_cannot_be_read_does_not_delay_splits_of_other_ranges():
     world = World(ranges=2)
     processor = world.start("a")
     await asyncio.sleep(20)
@@ -118,7 +119,7 @@ async def test_a_lease_that_cannot_be_read_holds_up_no_split_of_another_range():
     await world.stop("a")
 
 
-async def test_a_split_waits_for_a_part_of_its_own_that_cannot_be_read():
+async def test_a_split_waits_while_the_lease_of_one_child_cannot_be_read():
     world = World()
     world.start("a")
     await asyncio.sleep(20)
@@ -133,7 +134,8 @@ async def test_a_split_waits_for_a_part_of_its_own_that_cannot_be_read():
     await world.stop("a")
 
 
-async def test_a_lease_whose_partition_is_gone_is_reported_and_the_other_leases_go_on():
+async def test_a_lease_of_a_partition_that_no_longer_exists_is_reported():
+    """The other leases go on."""
     world, records = World(ranges=2), list[Record]()
     await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
     await world.forget_ranges()
@@ -157,7 +159,7 @@ async def dotnet_lease(world: World) -> None:
     await world.leases.create(new_lease(PREFIX, "0", feed_range).raw)
 
 
-async def test_now_does_not_skip_what_came_after_another_program_created_the_lease():
+async def test_a_start_of_now_is_the_time_when_another_program_created_the_lease():
     world = World()
     await world.write("history")
     await asyncio.sleep(100)
@@ -172,7 +174,7 @@ async def test_now_does_not_skip_what_came_after_another_program_created_the_lea
     assert {"k": [0]} == world.handled
 
 
-async def test_now_does_not_skip_the_page_that_an_owner_before_could_not_handle():
+async def test_a_start_of_now_does_not_skip_a_page_that_a_former_owner_failed_on():
     world = World()
 
     async def fail(_: ChangeBatch) -> None:
@@ -192,7 +194,7 @@ async def test_now_does_not_skip_the_page_that_an_owner_before_could_not_handle(
     assert {"k": [0]} == world.handled
 
 
-async def test_now_counts_from_the_start_of_the_worker_where_the_lease_was_written_later():
+async def test_a_start_of_now_is_the_start_of_the_worker_if_the_lease_is_newer():
     world = World()
     started = virtual_utcnow()
     await asyncio.sleep(100)
@@ -202,7 +204,8 @@ async def test_now_counts_from_the_start_of_the_worker_where_the_lease_was_writt
     assert started - timedelta(seconds=1) == start_of(with_start(lease, StartFrom.NOW, since=started))
 
 
-async def test_a_start_that_was_chosen_stays_and_one_that_no_worker_needs_is_not_written():
+async def test_with_start_keeps_a_start_that_the_lease_already_has():
+    """It adds none to a lease that has a continuation, which needs no start."""
     lease = new_lease("p", "0", FeedRange(min="", max="FF"), properties={"start": "beginning"})
     read = new_lease("p", "0", FeedRange(min="", max="FF"), continuation='"7"')
 

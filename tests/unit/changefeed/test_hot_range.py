@@ -1,5 +1,5 @@
 """
-One partition that is throttled, or silent, delays its own lease and nothing else: at a start, at a split, in the estimator.
+A partition that is throttled, or does not answer, delays only its own lease: at a start, at a split, and in the lag estimator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RETRY_AFTER = 2.0
 
 
 class Throttled:
-    """A feed of which some ranges answer 429, some of them after a long silence."""
+    """A feed whose `hot` ranges answer 429, after `silence` seconds."""
 
     silence = 0.0
 
@@ -58,7 +58,7 @@ async def tokens(world: World) -> list[str]:
     return sorted(lease.token for lease in await world.all_leases())
 
 
-async def test_where_all_leases_are_there_a_start_asks_no_partition_for_its_id():
+async def test_a_start_asks_no_partition_for_its_id_if_all_leases_exist():
     world, feed, _ = await hot_world(ranges=10, hot=3)
     await world.create_leases()
     processor = world.start("b", feed=feed)
@@ -69,7 +69,8 @@ async def test_where_all_leases_are_there_a_start_asks_no_partition_for_its_id()
 
 
 @pytest.mark.parametrize(("hot", "silence"), [({0}, 35.0), ({0, 1, 2}, 10.5), (set(range(9)), 35.0)])
-async def test_ranges_that_are_silent_for_longer_than_the_lock_lives_hold_up_no_other(hot, silence):
+async def test_ranges_that_do_not_answer_delay_no_other_range_during_bootstrap(hot, silence):
+    """They stay silent for longer than the bootstrap lock lives."""
     world = World(ranges=10)
     feed = Throttled(world)
     feed.silence = silence
@@ -87,7 +88,7 @@ async def test_ranges_that_are_silent_for_longer_than_the_lock_lives_hold_up_no_
     await world.stop_all()
 
 
-async def test_partitions_that_are_silent_hold_up_no_balancing_and_no_stop():
+async def test_partitions_that_do_not_answer_delay_neither_balancing_nor_a_stop():
     world, feed, _ = await hot_world(ranges=8, hot=7)
     feed.hot |= set((await world.container.physical_ranges())[4:])
     feed.silence = 35.0
@@ -106,7 +107,7 @@ async def test_partitions_that_are_silent_hold_up_no_balancing_and_no_stop():
     assert max(later - earlier for earlier, later in pairwise(listed)) < 15
 
 
-async def test_a_range_without_a_lease_is_told_of_by_name_within_a_minute():
+async def test_a_range_without_a_lease_is_reported_as_stalled_within_a_minute():
     world, feed, hot = await hot_world(ranges=3, hot=1)
     processor = world.start("a", feed=feed)
     await asyncio.sleep(75)
@@ -120,7 +121,7 @@ async def test_a_range_without_a_lease_is_told_of_by_name_within_a_minute():
     await world.stop_all()
 
 
-async def test_a_range_that_gets_its_lease_late_begins_where_now_was():
+async def test_a_lease_that_is_created_late_begins_at_the_now_of_the_first_start():
     world, feed, _ = await hot_world(ranges=4, hot=0)
     world.start("a", feed=feed, start=StartFrom.NOW)
     await asyncio.sleep(20)
@@ -133,7 +134,8 @@ async def test_a_range_that_gets_its_lease_late_begins_where_now_was():
     await world.stop_all()
 
 
-async def test_bootstrap_retries_a_busy_partition_when_it_asks_to_and_reports_what_is_left():
+async def test_bootstrap_retries_a_throttled_partition_after_its_retry_delay():
+    """It returns the ranges that still have no lease."""
     world, feed, hot = await hot_world(ranges=3, hot=1)
     started = asyncio.get_running_loop().time()
     left = await create_leases("p", feed=feed, store=world.leases, start=StartFrom.BEGINNING)
@@ -145,7 +147,7 @@ async def test_bootstrap_retries_a_busy_partition_when_it_asks_to_and_reports_wh
     assert min(gaps) >= RETRY_AFTER
 
 
-async def test_a_lease_that_is_created_late_is_taken_at_once_and_not_at_the_next_pass():
+async def test_a_lease_that_is_created_late_is_taken_before_the_next_balancing_pass():
     world, feed, _ = await hot_world(ranges=3, hot=1)
     processor = world.start("a", feed=feed, acquire_interval=timedelta(minutes=1))
     await asyncio.sleep(30)
@@ -158,7 +160,7 @@ async def test_a_lease_that_is_created_late_is_taken_at_once_and_not_at_the_next
     await world.stop_all()
 
 
-async def test_a_range_that_was_deleted_is_not_created_at_once_because_another_is_left():
+async def test_a_deleted_lease_is_not_created_sooner_because_another_is_missing():
     world, feed, _ = await hot_world(ranges=3, hot=1)
     world.start("a", feed=feed)
     await asyncio.sleep(30)
@@ -173,7 +175,7 @@ async def test_a_range_that_was_deleted_is_not_created_at_once_because_another_i
     await world.stop_all()
 
 
-async def test_a_split_serves_one_child_at_once_and_the_throttled_child_later():
+async def test_a_split_does_not_wait_for_a_throttled_child():
     world = World(ranges=2)
     feed = Throttled(world)
     processor = world.start("a", feed=feed)
@@ -193,7 +195,7 @@ async def test_a_split_serves_one_child_at_once_and_the_throttled_child_later():
     assert world.first_copies_in_order()
 
 
-async def test_a_split_whose_child_stays_hot_is_released_in_time_and_finished_by_its_next_owner():
+async def test_a_split_with_a_throttled_child_is_finished_by_the_next_owner():
     world = World(ranges=2)
     feed = Throttled(world)
     world.start("a", feed=feed)
@@ -212,7 +214,8 @@ async def test_a_split_whose_child_stays_hot_is_released_in_time_and_finished_by
     await world.stop_all()
 
 
-async def test_a_look_tells_what_waits_for_all_leases_but_the_hot_one_which_it_names():
+async def test_the_lag_estimator_names_the_lease_of_a_throttled_range():
+    """It returns the lag of all other leases."""
     world, feed, _ = await hot_world(ranges=4, hot=2)
     await world.create_leases()
     await world.write_many(40, keys=40)
@@ -225,7 +228,7 @@ async def test_a_look_tells_what_waits_for_all_leases_but_the_hot_one_which_it_n
     assert all(seen[token].transactions > 1 and seen[token].unseen is None for token in "013")
 
 
-async def test_a_look_beside_ranges_that_are_silent_takes_as_long_as_one_of_them():
+async def test_the_lag_estimator_waits_for_ranges_that_do_not_answer_in_parallel():
     world, feed, _ = await hot_world(ranges=8, hot=0)
     await world.create_leases()
     feed.hot |= set((await world.container.physical_ranges())[2:5])
@@ -237,7 +240,7 @@ async def test_a_look_beside_ranges_that_are_silent_takes_as_long_as_one_of_them
     assert ["0", "2", "3", "4"] == sorted(name.rpartition("..")[2] for name in lag.unseen)
 
 
-async def test_a_look_reads_the_ranges_once_and_the_feed_of_each_lease_once():
+async def test_the_lag_estimator_sends_one_read_for_each_lease():
     world, feed, _ = await hot_world(ranges=20, hot=0)
     feed.hot.clear()
     await create_leases("p" + await _suffix(world), feed=feed, store=world.leases, start=StartFrom.BEGINNING)
@@ -248,7 +251,8 @@ async def test_a_look_reads_the_ranges_once_and_the_feed_of_each_lease_once():
 
 
 @pytest.mark.parametrize("hot", [0, 1])
-async def test_leases_of_an_old_sdk_without_ranges_are_worked_on_beside_a_hot_one(hot: int):
+async def test_leases_without_ranges_are_handled_beside_a_throttled_range(hot: int):
+    """Old versions of the .NET SDK write leases without ranges."""
     world, feed, hot_range = await hot_world(ranges=2, hot=hot)
     await create_leases(
         "p" + await _suffix(world), feed=world.container, store=world.leases, start=StartFrom.BEGINNING
@@ -266,7 +270,7 @@ async def test_leases_of_an_old_sdk_without_ranges_are_worked_on_beside_a_hot_on
     await world.stop_all()
 
 
-async def test_a_start_waits_for_as_long_as_the_service_asks():
+async def test_a_throttled_start_is_retried_after_the_retry_delay_of_the_service():
     world = World()
     asked: list[float] = []
 

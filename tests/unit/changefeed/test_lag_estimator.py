@@ -1,4 +1,4 @@
-"""The lag, as .NET's estimator and KEDA count it."""
+"""The lag estimator: it counts as the estimator of .NET and KEDA do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def lag(world: World) -> Lag:
     return await estimate_lag("p", feed=world.container, leases=world.leases)
 
 
-async def test_nothing_waits_when_everything_is_handled():
+async def test_the_lag_is_zero_when_all_changes_are_handled():
     world = World(ranges=2)
     await world.write_many(30)
     world.start("a")
@@ -24,7 +24,7 @@ async def test_nothing_waits_when_everything_is_handled():
     assert (0, None) == ((await lag(world)).transactions, (await lag(world)).oldest_age)
 
 
-async def test_it_counts_the_transactions_that_wait_and_the_age_of_the_oldest():
+async def test_the_lag_has_the_number_of_waiting_transactions_and_the_age_of_the_oldest():
     world = World()
     await world.create_leases()
     await world.write_many(7)
@@ -37,7 +37,7 @@ async def test_it_counts_the_transactions_that_wait_and_the_age_of_the_oldest():
     assert [("0", None)] == [(lease.token, lease.owner) for lease in found.leases]
 
 
-async def test_a_lease_of_a_worker_that_died_has_no_owner_once_it_expired():
+async def test_the_lag_shows_no_owner_for_an_expired_lease():
     world = World()
     world.start("a")
     await asyncio.sleep(5)
@@ -48,7 +48,7 @@ async def test_a_lease_of_a_worker_that_died_has_no_owner_once_it_expired():
     assert [None] == [lease.owner for lease in (await lag(world)).leases]
 
 
-async def test_a_lease_that_was_never_read_waits_for_all_of_its_history():
+async def test_the_lag_of_a_lease_that_was_never_read_is_its_whole_history():
     world = World()
     await world.write_many(5)
     world.start("a", handler=_never)
@@ -58,7 +58,7 @@ async def test_a_lease_that_was_never_read_waits_for_all_of_its_history():
     await world.kill("a")
 
 
-async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
+async def test_a_split_without_a_running_worker_does_not_add_lag():
     world = World()
     await world.write_many(40)
     world.start("a")
@@ -68,11 +68,11 @@ async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
     assert 0 == (await lag(world)).transactions
 
     await world.write_many(6, keys=6)
-    # The newest LSN of a child counts the other child's past too
+    # A child continues the parent's LSNs, so the estimate may count changes that belong to the other child.
     assert 6 <= (await lag(world)).transactions <= 12
 
 
-async def test_what_waits_counts_once_where_a_merge_is_half_in_place():
+async def test_the_lag_counts_changes_once_while_a_merge_is_half_done():
     world = World(ranges=2)
     await world.create_leases()
     parent = (await world.all_leases())[0]
@@ -90,7 +90,8 @@ async def test_what_waits_counts_once_where_a_merge_is_half_in_place():
     assert all(0 < count <= 10 for count in waiting.values())
 
 
-async def test_a_lease_that_cannot_be_read_is_named_and_what_waits_for_the_others_is_told():
+async def test_the_lag_estimator_names_a_lease_that_cannot_be_read():
+    """It returns the lag of the other leases."""
     world = World(ranges=2)
     await world.create_leases()
     lease = (await world.all_leases())[0]

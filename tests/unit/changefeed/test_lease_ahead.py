@@ -1,4 +1,7 @@
-"""A lease that lies ahead of the feed of its range, as after a restore: nothing is skipped in silence."""
+"""
+A lease whose position is ahead of the newest LSN of its range, as after a restore of the container. No change may be skipped without an
+alarm.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def page(latest: int | None, *, documents: int = 0) -> ChangePage:
         ('"²"', None),
     ],
 )
-def test_a_position_is_the_number_in_the_quotes_or_none_that_means_anything(position, lsn):
+def test_a_position_is_the_number_between_the_quotes_of_a_continuation(position, lsn):
     assert lsn == lsn_of(position)
 
 
@@ -60,7 +63,7 @@ def test_a_position_is_the_number_in_the_quotes_or_none_that_means_anything(posi
         ('"10"', page(9, documents=1), None),  # what has changes is not behind
     ],
 )
-def test_only_an_empty_page_below_the_position_is_behind(position, seen, newest):
+def test_only_an_empty_page_with_a_lower_lsn_shows_that_a_range_is_behind(position, seen, newest):
     assert newest == newest_below(position, seen)
 
 
@@ -71,7 +74,7 @@ async def moved_ahead(world: World, *, lsn: int = 5000) -> None:
 
 
 async def started_ahead(records: list[Record], *, written: int = 20, **options: object) -> World:
-    """Return a world whose one lease lies ahead of its range while a worker starts."""
+    """Return a world in which a worker has just started on a lease whose position is ahead of its range."""
     world = World()
     world.start("a")
     await world.write_many(written)
@@ -82,7 +85,7 @@ async def started_ahead(records: list[Record], *, written: int = 20, **options: 
     return world
 
 
-async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_is_unready_at_once():
+async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute():
     records = list[Record]()
     world = await started_ahead(records)
     await asyncio.sleep(40)
@@ -97,7 +100,7 @@ async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_i
     await world.stop_all()
 
 
-async def test_a_halted_lease_whose_range_was_split_stays_halted_until_it_is_reset_and_splits_then():
+async def test_a_lease_that_halted_ahead_of_its_range_is_not_split_before_a_reset():
     world = await started_ahead([])
     await asyncio.sleep(40)
     world.container.split("0")
@@ -123,9 +126,7 @@ async def test_a_halted_lease_whose_range_was_split_stays_halted_until_it_is_res
 
 
 @pytest.mark.parametrize(("position", "handled"), [('"10"', 10), (None, 20), ('"20"', 0)])
-async def test_a_position_that_was_set_back_below_the_mark_is_gone_on_from(
-    position: str | None, handled: int
-):
+async def test_a_worker_goes_on_from_a_position_that_an_operator_set_back(position: str | None, handled: int):
     records = list[Record]()
     world = await started_ahead(records)
     await asyncio.sleep(10)
@@ -145,7 +146,8 @@ async def test_a_position_that_was_set_back_below_the_mark_is_gone_on_from(
     assert ('"20"', False) == (lease.continuation, BEHIND in lease.properties)
 
 
-async def test_a_range_that_fell_back_is_read_again_from_the_lowest_position_it_showed():
+async def test_a_range_that_lost_changes_is_read_again_from_its_lowest_lsn():
+    """A failover to another region may lose the newest changes."""
     world, records = World(), list[Record]()
     world.start("a", hooks=[records.append])
     await world.write_many(1000)
@@ -166,7 +168,7 @@ async def test_a_range_that_fell_back_is_read_again_from_the_lowest_position_it_
     await world.stop_all()
 
 
-async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_a_warning_and_nothing_else():
+async def test_a_briefly_lagging_replica_causes_a_few_repeated_changes_and_one_warning():
     world, records = World(), list[Record]()
     world.start("a", hooks=[records.append])
     await world.write_many(100)
@@ -188,7 +190,7 @@ async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_a_warning
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])
-async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from_the_lowest(end: str):
+async def test_the_next_owner_of_a_lease_whose_range_is_behind_reads_from_its_lowest_lsn(end: str):
     world = World()
     world.start("a")
     await world.write_many(100)
@@ -211,8 +213,10 @@ async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])
-async def test_a_lease_that_was_set_ahead_and_changes_hands_before_the_alarm_skips_nothing(end: str):
-    """What lies below the lowest LSN that was seen was never handled, so no owner may go on from there."""
+async def test_the_next_owner_of_a_lease_that_was_set_ahead_halts_as_well(end: str):
+    """
+    The range still has changes that were never handled, so no owner may go on from the lowest LSN that another owner saw.
+    """
     world, records = World(), list[Record]()
     await world.write_many(20)
     world.start("a")
@@ -236,7 +240,7 @@ async def test_a_lease_that_was_set_ahead_and_changes_hands_before_the_alarm_ski
     assert {'"5000"'} == {lease.continuation for lease in await world.all_leases()}
 
 
-async def test_a_look_tells_of_a_lease_that_lies_ahead_and_of_one_that_was_marked():
+async def test_the_lag_estimator_reports_a_lease_that_is_ahead_of_its_range():
     world = await started_ahead([])
     lag = await estimate_lag("p", feed=world.container, leases=world.leases)
     (reported,) = lag.ahead.values()

@@ -1,4 +1,6 @@
-"""The lease documents, byte for byte as .NET v3 writes them, and the rules that read them."""
+"""
+Lease documents: they are equal byte for byte to those of .NET v3, and these tests also cover how they are read.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ ranges = st.tuples(bounds, bounds).filter(lambda b: b[0] < b[1]).map(lambda b: F
 
 
 @given(ranges, st.lists(ranges, max_size=5))
-def test_what_is_left_of_a_range_is_what_no_other_covers(whole: FeedRange, others: list[FeedRange]):
+def test_range_without_others_returns_the_parts_that_no_other_range_covers(
+    whole: FeedRange, others: list[FeedRange]
+):
     left = whole.without(others)
 
     for number in range(16):
@@ -58,11 +62,11 @@ def test_what_is_left_of_a_range_is_what_no_other_covers(whole: FeedRange, other
     assert all(a.max < b.min for a, b in itertools.pairwise(left))
 
 
-def test_a_prefix_is_built_as_dotnet_builds_it():
+def test_the_prefix_of_lease_ids_is_that_of_dotnet():
     assert "orders-procmyacct.documents.azure.com_AbCdEg==_AbCdEhZ8xyQ=" == PREFIX
 
 
-def test_a_new_version_0_lease_has_every_field_of_dotnet_and_no_other():
+def test_a_new_version_0_lease_has_exactly_the_fields_of_dotnet():
     lease = new_lease(PREFIX, "0", FeedRange(min="", max="FF"))
 
     assert (
@@ -79,7 +83,7 @@ def test_a_new_version_1_lease_names_its_range_in_token_and_id():
     assert (1, "-3F", f"{PREFIX}..-3F") == (document["version"], document["LeaseToken"], document["id"])
 
 
-def test_what_dotnet_wrote_survives_our_write_except_what_we_change():
+def test_a_write_keeps_the_unchanged_fields_of_a_lease_by_dotnet():
     now = datetime(2026, 11, 21, 7, 0, 0, 250_000, tzinfo=UTC)
 
     written = from_document(WRITTEN_BY_DOTNET).with_changes(now=now, owner="me", continuation='"1600"').raw
@@ -89,7 +93,7 @@ def test_what_dotnet_wrote_survives_our_write_except_what_we_change():
     assert {**{k: v for k, v in WRITTEN_BY_DOTNET.items() if k not in system}, **changed} == written
 
 
-def test_a_request_changes_the_properties_alone():
+def test_a_handover_request_changes_only_the_properties_of_a_lease():
     lease = from_document(WRITTEN_BY_DOTNET)
 
     written = with_properties(lease, {"x": "y"})
@@ -104,13 +108,13 @@ def test_a_request_changes_the_properties_alone():
 @pytest.mark.parametrize(
     "missing", ["Mode", "FeedRange", "Owner", "ContinuationToken", "properties", "timestamp", "version"]
 )
-def test_a_lease_of_an_older_dotnet_version_without_a_field_is_read(missing: str):
+def test_a_lease_by_an_older_dotnet_version_with_a_missing_field_is_read(missing: str):
     document = {name: value for name, value in WRITTEN_BY_DOTNET.items() if name != missing}
 
     assert "0" == from_document(document).token
 
 
-def test_a_lease_of_the_dotnet_v2_library_names_its_token_partition_id():
+def test_the_lease_token_of_the_dotnet_v2_library_is_its_partition_id():
     document = {name: value for name, value in WRITTEN_BY_DOTNET.items() if name != "LeaseToken"}
 
     assert "7" == from_document({**document, "PartitionId": "7"}).token
@@ -133,9 +137,7 @@ def test_a_lease_of_the_dotnet_v2_library_names_its_token_partition_id():
         ({"properties": {"start": "soon"}}, "'soon' is not a valid timestamp"),
     ],
 )
-def test_a_lease_that_is_not_for_us_is_refused_by_its_id_with_the_reason(
-    change: dict[str, object], word: str
-):
+def test_an_unsupported_lease_is_refused_with_its_id_and_the_reason(change: dict[str, object], word: str):
     with pytest.raises(ConfigurationError, match=word) as refused:
         from_document({**WRITTEN_BY_DOTNET, **change})
 
@@ -159,7 +161,7 @@ def test_a_timestamp_survives_writing_and_reading(moment: datetime):
     assert moment == parse_timestamp(format_timestamp(moment))
 
 
-def test_expiry_is_judged_on_the_services_clock_whatever_the_owners_timestamp_says():
+def test_the_expiry_of_a_lease_is_judged_by_the_clock_of_the_service():
     lease = from_document({**WRITTEN_BY_DOTNET, "timestamp": "2031-01-01T00:00:00Z"})
     written = datetime.fromtimestamp(WRITTEN_BY_DOTNET["_ts"], UTC)
     expiration = timedelta(seconds=60)
@@ -168,7 +170,7 @@ def test_expiry_is_judged_on_the_services_clock_whatever_the_owners_timestamp_sa
     assert lease.expired(written + timedelta(seconds=61), expiration)
 
 
-def test_a_lease_without_owner_is_free_at_once():
+def test_a_lease_without_an_owner_counts_as_expired():
     assert from_document({**WRITTEN_BY_DOTNET, "Owner": " "}).expired(
         datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=9)
     )

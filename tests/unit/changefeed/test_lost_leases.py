@@ -1,4 +1,6 @@
-"""Leases that are lost are created again where the first ones began: "now" concerns the first bootstrap of a processor, ever."""
+"""
+Leases that were deleted are created again with the start of the first ones: a start of "now" is the time of the first bootstrap.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def told(records: list[Record]) -> list[LeasesLost]:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-async def test_what_waited_while_all_leases_were_deleted_under_a_running_fleet_is_handled(workers: int):
+async def test_changes_that_wait_while_all_leases_are_deleted_are_still_handled(workers: int):
     world, records, down = World(ranges=4), list[Record](), [False]
     await world.write("before")
     await asyncio.sleep(10)
@@ -52,7 +54,7 @@ async def test_what_waited_while_all_leases_were_deleted_under_a_running_fleet_i
 
 
 @pytest.mark.parametrize(("proof", "handled"), [("it parked keys", ["earlier", "later"]), (None, ["later"])])
-async def test_a_worker_with_start_now_reads_from_the_beginning_if_workers_ran_before(
+async def test_a_start_of_now_reads_from_the_beginning_if_workers_ran_before(
     proof: str | None, handled: list[str]
 ):
     world, records = World(), list[Record]()
@@ -73,9 +75,10 @@ async def test_a_worker_with_start_now_reads_from_the_beginning_if_workers_ran_b
 
 
 @pytest.mark.parametrize("start", [StartFrom.BEGINNING, datetime(2001, 2, 3, tzinfo=UTC)])
-async def test_a_new_worker_raises_the_alarm_once_wherever_it_is_to_begin_and_begins_there(
+async def test_a_worker_that_finds_its_leases_lost_raises_one_alarm(
     start: StartFrom | datetime,
 ):
+    """Then it begins where its settings say."""
     world, records = World(ranges=2), list[Record]()
     await world.write_many(10)
     feed = Faulty(world.container)
@@ -96,9 +99,8 @@ async def test_a_new_worker_raises_the_alarm_once_wherever_it_is_to_begin_and_be
 
 @pytest.mark.parametrize("start", StartFrom)
 @pytest.mark.parametrize("apart", [0.0, 0.5, 3.0, 14.0])
-async def test_the_first_start_of_a_fleet_raises_no_alarm_whatever_its_workers_see_of_each_other(
-    start: StartFrom, apart: float
-):
+async def test_the_first_start_of_several_workers_raises_no_alarm(start: StartFrom, apart: float):
+    """A worker that starts later may already see heartbeats and leases of the others."""
     world, records = World(ranges=4), list[Record]()
 
     async def earlier_life() -> str | None:
@@ -117,9 +119,10 @@ async def test_the_first_start_of_a_fleet_raises_no_alarm_whatever_its_workers_s
 
 
 @pytest.mark.parametrize("start", StartFrom)
-async def test_a_restart_that_finds_its_leases_asks_for_no_earlier_life_and_keeps_its_positions(
+async def test_a_restart_with_existing_leases_keeps_their_positions(
     start: StartFrom,
 ):
+    """It does not ask the parked store whether workers ran before."""
     world, records = World(), list[Record]()
 
     async def earlier_life() -> str | None:

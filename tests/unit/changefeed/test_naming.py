@@ -1,5 +1,5 @@
 """
-Naming: leases under another name of the account are refused; processors are never taken for one another.
+Names of leases: a worker refuses leases under another host name of its account, and never takes leases of another processor for its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHER_NAMES = (
     "acct.privatelink.documents.azure.com",
     "acct.sqlx.cosmos.azure.com",
 )
-# Pieces of which names are made that are hard to tell apart.
+# Names are made of these pieces, because such names are easily taken for one another.
 PIECES = st.lists(
     st.sampled_from(["p", "acct", "-", ".", "1", "westeurope", "documents.azure.com"]),
     min_size=1,
@@ -45,7 +45,7 @@ async def leases_under(*heads: str) -> MemoryLeases:
 
 
 @pytest.mark.parametrize("host", OTHER_NAMES)
-async def test_leases_under_another_name_of_the_account_are_refused_with_what_to_do(host: str):
+async def test_leases_under_another_host_name_of_the_account_are_refused(host: str):
     leases = await leases_under(f"p{GLOBAL}", f"p{host}")
     with pytest.raises(
         ConfigurationError, match=f"Delete the documents.*begin with 'p{host}'.*a time before"
@@ -56,20 +56,20 @@ async def test_leases_under_another_name_of_the_account_are_refused_with_what_to
 @given(name=NAMES, more=NAMES)
 @example(name="p", more="acct-x")
 @example(name="p", more="acct-westeurope.documents.azure.com")
-async def test_a_processor_whose_name_begins_with_anothers_is_never_taken_for_it(name: str, more: str):
+async def test_processors_with_a_common_beginning_of_their_names_are_told_apart(name: str, more: str):
     leases = await leases_under(f"{name}{more}{GLOBAL}")
     assert f"{name}{GLOBAL}_AA==_AAB=" == await own_prefix(ACCOUNT, processor_name=name, leases=leases)
     assert (f"{name}{more}",) == await others_on(ACCOUNT, processor_name=name, leases=leases)
 
 
 @pytest.mark.parametrize("host", ["", "other.documents.azure.com", "acctx.documents.azure.com"])
-async def test_what_is_no_name_of_the_account_is_another_processor(host: str):
+async def test_leases_under_a_name_that_is_not_of_the_account_belong_to_another_processor(host: str):
     leases = await leases_under(f"p{host}", f"p{GLOBAL}")
     await own_prefix(ACCOUNT, processor_name="p", leases=leases)
     assert (f"p{host}",) == await others_on(ACCOUNT, processor_name="p", leases=leases)
 
 
-async def test_leases_of_other_containers_and_other_documents_count_for_nothing():
+async def test_leases_of_other_containers_are_ignored():
     leases = MemoryLeases()
     for name in ("pacct_AA==_AAC=..0", "qacct_AA==_AAB=.info", "qacct_AA==_AAB=.lock", "doctor"):
         await leases.create({"id": name})
@@ -78,7 +78,7 @@ async def test_leases_of_other_containers_and_other_documents_count_for_nothing(
 
 
 class World:
-    """A container with one range, and leases under the names that a test plants."""
+    """A container with one range, and leases under the names that a test chooses."""
 
     def __init__(self) -> None:
         self.container, self.leases = MemoryContainer(), MemoryLeases()
@@ -99,7 +99,7 @@ class World:
             await self.container.commit("k", [write])
 
     async def handled(self, *, until: int) -> list[str]:
-        """Run a processor until it handled so many changes; return their ids."""
+        """Run a processor until it has handled `until` changes, and return the ids of these changes."""
         seen: list[str] = []
         enough = asyncio.Event()
 
@@ -121,7 +121,7 @@ class World:
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_processor_refuses_to_start_beside_leases_under_another_name(own: bool):
+async def test_a_processor_refuses_to_start_beside_leases_under_another_host_name(own: bool):
     world = World()
     if own:
         await world.plant("memory")
@@ -131,7 +131,7 @@ async def test_a_processor_refuses_to_start_beside_leases_under_another_name(own
         await world.handled(until=1)
 
 
-async def test_leases_of_other_processors_change_nothing_and_are_named():
+async def test_a_processor_ignores_leases_of_other_processors():
     world = World()
     await world.plant("memory", name="p-audit")
     await world.plant("memory", name="p2")

@@ -1,4 +1,6 @@
-"""One worker's writes of one lease: what a 412 means, and that nothing is written after a loss."""
+"""
+How one worker writes its lease: what it does after a 412 (the etag has changed), and that it writes nothing after it lost the lease.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ async def acquired(
 async def acquired_from(
     store: MemoryLeases, suspended: Callable[[], float] = suspended_seconds
 ) -> OwnedLease:
-    """Return the one lease of a store, as its new owner has it."""
+    """Create the one lease of a store, acquire it, and return it as its owner has it."""
     created = await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw)
     return await acquired(from_document(created), store, suspended)
 
@@ -75,7 +77,7 @@ async def owned(suspended: Callable[[], float] = lambda: 0.0) -> tuple[CountingL
     return store, await acquired_from(store, suspended)
 
 
-async def test_a_lease_that_another_took_is_lost_and_left_as_the_other_wrote_it():
+async def test_a_lease_that_another_worker_took_is_not_overwritten():
     store, mine = await owned()
     theirs = await store.written_by_another(owner="dotnet", continuation='"5"')
     mine.advance('"9"')
@@ -86,7 +88,7 @@ async def test_a_lease_that_another_took_is_lost_and_left_as_the_other_wrote_it(
     assert theirs == await store.stored()
 
 
-async def test_a_write_of_another_who_leaves_us_the_owner_is_no_loss_and_survives():
+async def test_a_write_of_another_program_that_keeps_the_owner_is_merged():
     store, mine = await owned()
     await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
     mine.advance('"9"')
@@ -96,7 +98,7 @@ async def test_a_write_of_another_who_leaves_us_the_owner_is_no_loss_and_survive
     assert ("me", '"9"', "kept") == (found.owner, found.continuation, found.properties["theirs"])
 
 
-async def test_a_range_that_an_old_program_dropped_from_our_lease_is_written_again():
+async def test_a_range_that_another_program_removed_from_the_lease_is_written_again():
     store, mine = await owned()
     found = await store.read("p..0", "p..0")
     document = {name: value for name, value in found.items() if name != "FeedRange"}
@@ -106,7 +108,7 @@ async def test_a_range_that_an_old_program_dropped_from_our_lease_is_written_aga
     assert FeedRange(min="", max="FF") == (await store.stored()).range
 
 
-async def test_a_renewal_and_a_checkpoint_of_our_own_never_collide():
+async def test_renewals_and_checkpoints_of_one_owner_never_collide():
     store, mine = await owned()
     keeping = asyncio.ensure_future(mine.keep())
     for number in range(2000):
@@ -119,7 +121,7 @@ async def test_a_renewal_and_a_checkpoint_of_our_own_never_collide():
     assert 100 / 0.2 - 30 <= spared <= 100 / 0.2 + 10, "one write each checkpoint interval, and no repetition"
 
 
-async def test_nothing_is_sent_once_trust_has_run_out_even_if_the_lease_is_still_ours():
+async def test_an_owner_writes_nothing_after_its_trust_in_the_lease_ended():
     store, mine = await owned()
     before = store.writes
     await asyncio.sleep(OPTIONS.trust_seconds)
@@ -131,7 +133,7 @@ async def test_nothing_is_sent_once_trust_has_run_out_even_if_the_lease_is_still
 
 
 class StaleLeases(CountingLeases):
-    """A store whose reads are behind its writes for a while, as they may be with session consistency."""
+    """A lease store whose reads return an older document for a while, as session consistency allows."""
 
     behind: dict[str, object] | None = None
 
@@ -140,7 +142,7 @@ class StaleLeases(CountingLeases):
         return found if self.behind is None else dict(self.behind)
 
 
-async def test_an_owner_repeats_a_read_that_is_older_than_the_write_that_refused_it():
+async def test_an_owner_reads_again_if_a_read_after_a_refused_write_is_stale():
     store = StaleLeases(now=virtual_seconds)
     mine = await acquired_from(store)
     stale = await store.read("p..0", "p..0")
@@ -164,7 +166,8 @@ async def test_a_lease_that_a_java_processor_overwrote_is_lost():
         await mine.save()
 
 
-async def test_work_may_be_begun_until_it_is_ended_or_trust_runs_out():
+async def test_an_owner_may_begin_work_until_its_trust_ends():
+    """After its task was cancelled it may only save what was done."""
     _, mine = await owned()
     mine.ensure_active()
     await asyncio.sleep(OPTIONS.trust_seconds - 0.01)
@@ -184,7 +187,7 @@ async def test_work_may_be_begun_until_it_is_ended_or_trust_runs_out():
 
 
 class SlowLeases(CountingLeases):
-    """A store that writes at once and answers late."""
+    """A lease store that writes at once and answers ten seconds later."""
 
     async def replace(self, document, *, etag):
         written = await super().replace(document, etag=etag)
@@ -192,7 +195,7 @@ class SlowLeases(CountingLeases):
         return written
 
 
-async def test_trust_counts_from_when_a_write_was_sent_not_from_its_answer():
+async def test_trust_in_a_lease_counts_from_the_sending_of_its_last_write():
     loop, store = asyncio.get_running_loop(), SlowLeases(now=virtual_seconds)
     sent_at = loop.time()
     mine = await acquired_from(store)
@@ -203,7 +206,7 @@ async def test_trust_counts_from_when_a_write_was_sent_not_from_its_answer():
     assert sent_at + OPTIONS.trust_seconds == mine.trusted_until
 
 
-async def test_a_write_that_is_never_answered_is_a_loss_when_trust_runs_out():
+async def test_an_unanswered_write_loses_the_lease_when_trust_ends():
     _, mine = await owned()
     store = Faulty(MemoryLeases())
     store.hanging.add("replace")
@@ -214,7 +217,7 @@ async def test_a_write_that_is_never_answered_is_a_loss_when_trust_runs_out():
     assert mine.trusted_until == asyncio.get_running_loop().time()
 
 
-async def test_a_request_is_read_with_the_next_write():
+async def test_an_owner_notices_a_handover_request_at_its_next_write():
     store, mine = await owned()
     await store.written_by_another(properties={**mine.lease.properties, "handover.wanted-by": "b"})
     assert not mine.drain.is_set()
@@ -223,7 +226,8 @@ async def test_a_request_is_read_with_the_next_write():
     assert (True, True) == (mine.handover_requested, mine.drain.is_set())
 
 
-async def test_what_a_handler_notes_is_written_with_its_checkpoint_and_read_by_the_next_owner():
+async def test_notes_of_a_handler_are_written_with_the_checkpoint():
+    """The next owner of the lease reads them."""
     store, mine = await owned()
     assert mine.notes.text is None
     await mine.save()
@@ -239,7 +243,7 @@ async def test_what_a_handler_notes_is_written_with_its_checkpoint_and_read_by_t
     assert 5 == store.writes
 
 
-async def test_a_note_survives_that_another_wrote_the_lease_meanwhile():
+async def test_notes_of_a_handler_survive_a_write_of_another_program():
     store, mine = await owned()
     mine.notes.text = "b is parked"
     await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
@@ -247,7 +251,10 @@ async def test_a_note_survives_that_another_wrote_the_lease_meanwhile():
     assert {"notes": "b is parked", "theirs": "kept"}.items() <= (await store.stored()).properties.items()
 
 
-async def test_time_asleep_counts_though_the_loops_clock_stood_still():
+async def test_trust_ends_although_the_machine_slept():
+    """
+    The clock of the event loop stands still while the machine sleeps, so the time asleep is added to it.
+    """
     asleep = 1000.0  # before it took the lease
     store, mine = await owned(lambda: asleep)
     await asyncio.sleep(20)
@@ -267,7 +274,7 @@ async def test_time_asleep_counts_though_the_loops_clock_stood_still():
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-async def test_sleep_while_a_write_waits_for_its_answer_counts(renewed: bool):
+async def test_time_asleep_before_the_answer_to_a_write_counts_against_trust(renewed: bool):
     asleep = 0.0
 
     class Sleeping(CountingLeases):
@@ -286,7 +293,7 @@ async def test_sleep_while_a_write_waits_for_its_answer_counts(renewed: bool):
         mine.ensure_trusted()
 
 
-def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_suspended_seconds_is_zero_without_a_clock_that_counts_sleep(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(suspended_seconds(), float)
     monkeypatch.setattr("time.CLOCK_BOOTTIME", 4711, raising=False)  # no clock of this kernel
     assert 0 == suspended_seconds()
@@ -295,7 +302,7 @@ def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.Mon
 
 
 class ThrottledLeases(CountingLeases):
-    """A store that refuses so many writes; when each came, on the loop's clock."""
+    """A lease store that throttles the next `refusals` writes, and records when each write came."""
 
     def __init__(self) -> None:
         super().__init__(now=virtual_seconds)
@@ -312,7 +319,7 @@ class ThrottledLeases(CountingLeases):
         return [round(after - before, 1) for before, after in pairwise(self.written_at)]
 
 
-async def test_a_throttled_write_waits_for_as_long_as_the_service_asks():
+async def test_a_throttled_write_is_repeated_after_the_delay_of_the_service():
     store = ThrottledLeases()
     mine = await acquired_from(store)
     store.refusals, store.written_at = 3, []
@@ -320,7 +327,11 @@ async def test_a_throttled_write_waits_for_as_long_as_the_service_asks():
     assert [5.0, 5.0, 5.0] == store.gaps()
 
 
-async def test_positions_are_saved_half_as_often_after_each_throttled_write_until_one_is_not():
+async def test_checkpoints_become_rarer_while_their_writes_are_throttled():
+    """
+    Each throttled write doubles the interval, up to that of renewals. A write that is not throttled resets it.
+    """
+
     class Busy(ThrottledLeases):
         busy = False
 

@@ -1,4 +1,6 @@
-"""The processor over memory and virtual time: what a user of `ChangeFeedProcessor` may rely on."""
+"""
+The change feed processor over memory and virtual time: what a user of `ChangeFeedProcessor` may rely on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ async def test_the_example_in_the_docstring_runs(capsys):
     assert "k-0\n" == capsys.readouterr().out
 
 
-async def test_a_clean_stop_saves_what_is_done_and_releases_every_lease():
+async def test_a_stop_saves_positions_and_releases_every_lease():
     world = World(ranges=3)
     world.start("a", checkpoint_interval=timedelta(minutes=5))
     for _ in range(2):  # the first position is saved at once
@@ -52,7 +54,7 @@ async def test_a_clean_stop_saves_what_is_done_and_releases_every_lease():
 
 
 @pytest.mark.parametrize("phase", range(0, 17, 4))
-async def test_the_leases_of_a_killed_worker_are_taken_over_as_soon_as_they_expire(phase: int):
+async def test_leases_of_a_killed_worker_are_taken_as_soon_as_they_expire(phase: int):
     world = World(ranges=4)
     world.start("a")
     world.start("b")
@@ -68,7 +70,7 @@ async def test_the_leases_of_a_killed_worker_are_taken_over_as_soon_as_they_expi
     assert world.first_copies_in_order()
 
 
-async def test_a_worker_that_joins_after_another_was_killed_does_not_delay_the_take_over():
+async def test_a_new_worker_does_not_delay_the_takeover_of_a_killed_workers_leases():
     world = World(ranges=4)
     world.start("a")
     b = world.start("b")
@@ -82,7 +84,7 @@ async def test_a_worker_that_joins_after_another_was_killed_does_not_delay_the_t
     await world.stop_all()
 
 
-async def test_eighty_leases_are_taken_eight_at_a_time_where_each_write_lasts():
+async def test_a_worker_takes_up_to_eight_leases_at_a_time():
     class Slow(Faulty):
         async def replace(self, document: Document, *, etag: str) -> Document:
             self.calls["at once"] += 1
@@ -106,9 +108,10 @@ async def test_eighty_leases_are_taken_eight_at_a_time_where_each_write_lasts():
 
 
 @pytest.mark.parametrize("error", [TypeError, ValueError, RecursionError])
-async def test_a_range_that_answers_nonsense_stops_no_other_and_goes_on_when_it_answers(
+async def test_a_range_whose_reads_raise_unexpected_errors_stops_no_other_range(
     error: type[Exception],
 ):
+    """It goes on when its reads succeed again."""
     world, spoiled = World(ranges=4), True
 
     class Nonsense(Faulty):
@@ -131,7 +134,7 @@ async def test_a_range_that_answers_nonsense_stops_no_other_and_goes_on_when_it_
     assert {f"key-{i}": list(range(10)) for i in range(10)} == world.handled
 
 
-async def test_the_position_follows_the_handled_part_of_a_page_that_is_shorter_the_second_time():
+async def test_a_page_that_is_shorter_when_read_again_loses_no_change():
     world, short = World(), [False]
     for _ in range(6):
         await world.write("k")
@@ -154,7 +157,7 @@ async def test_the_position_follows_the_handled_part_of_a_page_that_is_shorter_t
     assert {"k": [0, 1, 2, 3, 4, 5]} == world.handled
 
 
-async def test_each_page_tells_what_waits_behind_it():
+async def test_a_page_record_has_the_lag_after_the_page():
     world, records = World(), list[Record]()
     await world.write_many(10)
     world.start("a", hooks=[records.append], max_items=5)
@@ -164,7 +167,7 @@ async def test_each_page_tells_what_waits_behind_it():
     assert [5, 0] == [record.lag for record in records if isinstance(record, PageHandled)]
 
 
-async def test_while_a_lease_that_was_asked_for_is_still_to_come_a_worker_looks_more_often():
+async def test_a_worker_lists_leases_more_often_while_it_waits_for_a_handover():
     world = World(ranges=2)
 
     async def hang(_: ChangeBatch) -> None:
@@ -184,7 +187,8 @@ async def test_while_a_lease_that_was_asked_for_is_still_to_come_a_worker_looks_
     await world.stop_all()
 
 
-async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_positions_at_renewals():
+async def test_the_first_position_of_an_idle_range_is_saved_at_once():
+    """After that, the lease is only written to renew it."""
     world = World()
     store = Faulty(world.leases)
     world.start("a", leases=store)
@@ -198,7 +202,7 @@ async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_po
     await world.stop_all()
 
 
-async def test_a_worker_with_many_idle_leases_polls_each_more_rarely():
+async def test_a_worker_with_many_idle_leases_polls_each_less_often():
     world = World(ranges=300)
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed)
@@ -212,7 +216,8 @@ async def test_a_worker_with_many_idle_leases_polls_each_more_rarely():
     await world.stop_all()
 
 
-async def test_idle_leases_wake_their_worker_together_and_each_is_polled_as_often_as_it_should():
+async def test_polls_of_idle_leases_are_sent_in_groups():
+    """The worker wakes up less often, and each lease is still polled at its own interval."""
     world, reads, chance = World(ranges=40), defaultdict[FeedRange, list[float]](list), Random(1)
 
     class Distant(Faulty):
@@ -233,7 +238,7 @@ async def test_idle_leases_wake_their_worker_together_and_each_is_polled_as_ofte
     await world.stop_all()
 
 
-async def test_a_range_is_polled_often_after_a_change_and_ever_more_rarely_without():
+async def test_a_range_is_polled_less_often_while_it_has_no_changes():
     world = World()
     feed = Faulty(world.container)
     world.start("a", feed=feed, max_poll_interval=timedelta(seconds=60))
@@ -252,7 +257,7 @@ async def test_a_range_is_polled_often_after_a_change_and_ever_more_rarely_witho
 @pytest.mark.parametrize(
     ("silence", "pause"), [(2, 0.075), (7, 0.075), (10, 0.1), (30, 0.3), (90, 0.9), (300, 1)]
 )
-async def test_the_longer_a_range_was_silent_the_longer_it_rests_between_polls(silence: float, pause: float):
+async def test_the_pause_between_polls_grows_with_the_time_without_changes(silence: float, pause: float):
     world = World()
     feed = Faulty(world.container)
     world.start("a", feed=feed)
@@ -266,7 +271,7 @@ async def test_the_longer_a_range_was_silent_the_longer_it_rests_between_polls(s
     await world.stop_all()
 
 
-async def test_a_range_is_polled_four_times_between_two_changes_and_once_after_each():
+async def test_a_range_with_regular_changes_is_polled_about_five_times_per_change():
     world = World()
     feed = Faulty(world.container)
     world.start("a", feed=feed)
@@ -280,7 +285,7 @@ async def test_a_range_is_polled_four_times_between_two_changes_and_once_after_e
     await world.stop_all()
 
 
-async def test_a_stop_cancels_a_handler_that_outlives_the_grace_period_and_releases_the_lease():
+async def test_a_stop_cancels_a_handler_after_the_grace_period():
     world = World()
     started = asyncio.Event()
 
@@ -299,7 +304,7 @@ async def test_a_stop_cancels_a_handler_that_outlives_the_grace_period_and_relea
     assert (None, None) == (lease.owner, lease.continuation)
 
 
-async def test_start_now_skips_history_but_nothing_written_after_the_first_start():
+async def test_a_start_of_now_skips_only_changes_before_the_first_start():
     world = World()
     await world.write("old")
     await asyncio.sleep(10)

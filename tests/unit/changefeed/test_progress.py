@@ -1,4 +1,4 @@
-"""Which leases count as stalled: those that do not move, by name, and never those that have nothing to do."""
+"""Which leases count as stalled: those that should make progress and do not. An idle lease does not count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def only(processor: ChangeFeedProcessor) -> LeaseStatus:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_a_lease_whose_reads_fail_or_hang_is_stalled_after_the_limit_and_not_before(hangs: bool):
+async def test_a_lease_whose_reads_fail_or_hang_is_stalled_after_the_limit(hangs: bool):
     world = World()
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed)
@@ -40,7 +40,7 @@ async def test_a_lease_whose_reads_fail_or_hang_is_stalled_after_the_limit_and_n
     await world.kill("a")
 
 
-async def test_a_lease_that_works_through_its_lag_is_not_stalled_however_long_it_takes():
+async def test_a_lease_that_works_through_a_long_lag_is_not_stalled():
     world = World()
 
     async def slow(batch: ChangeBatch) -> None:
@@ -57,7 +57,7 @@ async def test_a_lease_that_works_through_its_lag_is_not_stalled_however_long_it
     await world.stop_all()
 
 
-async def test_a_range_that_rests_until_its_next_poll_is_not_idle():
+async def test_the_pause_until_the_next_poll_does_not_count_as_idle_time():
     world = World()
     processor = world.start("a", max_poll_interval=timedelta(seconds=20))
     await asyncio.sleep(100)
@@ -68,7 +68,7 @@ async def test_a_range_that_rests_until_its_next_poll_is_not_idle():
 
 
 @pytest.mark.parametrize("tells", [True, False])
-async def test_a_page_that_takes_long_is_stalled_unless_its_handler_says_that_it_moves(tells: bool):
+async def test_a_long_page_is_stalled_unless_its_handler_reports_progress(tells: bool):
     world = World()
 
     async def slow(batch: ChangeBatch) -> None:
@@ -84,7 +84,7 @@ async def test_a_page_that_takes_long_is_stalled_unless_its_handler_says_that_it
     await world.kill("a")
 
 
-async def test_an_idle_lease_that_is_polled_more_rarely_than_the_limit_is_not_stalled():
+async def test_an_idle_lease_with_a_long_poll_interval_is_not_stalled():
     world = World()
     processor = world.start("a", max_poll_interval=timedelta(minutes=10))
     for _ in range(60):
@@ -93,7 +93,7 @@ async def test_an_idle_lease_that_is_polled_more_rarely_than_the_limit_is_not_st
     await world.stop_all()
 
 
-async def test_a_lease_that_moves_again_is_well_again():
+async def test_a_stalled_lease_that_makes_progress_is_no_longer_stalled():
     world = World()
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed)
@@ -110,7 +110,9 @@ async def test_a_lease_that_moves_again_is_well_again():
 
 
 async def stalled_within(processor: ChangeFeedProcessor, seconds: int) -> list[tuple[str, int]]:
-    """Return the leases that were stalled, and for how many of so many seconds."""
+    """
+    Watch the status of a processor for a number of seconds. Return each lease that was stalled, and for how many of them.
+    """
     seen = Counter[str]()
     for _ in range(seconds):
         await asyncio.sleep(1)
@@ -118,7 +120,7 @@ async def stalled_within(processor: ChangeFeedProcessor, seconds: int) -> list[t
     return sorted(seen.items())
 
 
-async def test_a_range_whose_split_cannot_be_put_in_place_is_stalled_until_it_is():
+async def test_a_range_whose_split_cannot_be_finished_is_stalled():
     world = World(ranges=2)
     store = Faulty(world.leases)
     processor = world.start("a", leases=store)
@@ -138,7 +140,7 @@ async def test_a_range_whose_split_cannot_be_put_in_place_is_stalled_until_it_is
     await world.stop_all()
 
 
-async def test_a_lease_that_cannot_be_read_is_stalled_until_it_is_mended_or_gone():
+async def test_a_lease_that_cannot_be_read_is_stalled_until_it_is_repaired_or_deleted():
     world = World(ranges=3)
     processor = world.start("a")
     await asyncio.sleep(20)
@@ -155,7 +157,7 @@ async def test_a_lease_that_cannot_be_read_is_stalled_until_it_is_mended_or_gone
     await world.stop_all()
 
 
-async def test_a_lease_that_cannot_be_taken_is_stalled_unless_another_worker_has_it():
+async def test_a_lease_that_cannot_be_taken_is_stalled_until_another_worker_takes_it():
     world = World(ranges=2)
 
     class Refusing(Faulty):
@@ -181,7 +183,8 @@ async def standstills(world: World) -> list[str | None]:
     ]
 
 
-async def test_within_a_minute_a_lease_names_the_cause_of_a_standstill_or_its_end():
+async def test_a_lease_shows_the_cause_of_a_standstill_within_a_minute():
+    """The cause disappears from the lease within a minute of its end."""
     world = World()
     broken = True
 
@@ -203,7 +206,7 @@ async def test_within_a_minute_a_lease_names_the_cause_of_a_standstill_or_its_en
     await world.stop_all()
 
 
-async def test_a_lease_does_not_repeat_the_trouble_of_its_former_owner():
+async def test_a_new_owner_removes_the_standstill_of_the_former_owner():
     world = World()
 
     async def fail(_: ChangeBatch) -> None:

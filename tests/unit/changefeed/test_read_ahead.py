@@ -1,4 +1,6 @@
-"""What the leases of a worker have in memory: within a budget, and none ever stops another over it."""
+"""
+The memory budget of a worker: the pages of all its leases stay within it, and no lease stops another one by using it up.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,8 @@ ALL = FeedRange(min="", max="FF")
 
 
 @given(SIZES, MOST, ROOM, ROOM)
-def test_a_page_asks_for_at_least_one_change_and_for_no_more_than_fit(
-    sizes: Sizes, most: int, share: int, room: int
-):
+def test_a_page_asks_for_as_many_changes_as_fit_into_memory(sizes: Sizes, most: int, share: int, room: int):
+    """It asks for one change at least."""
     items = page_within(sizes, most=most, share=share, room=room)
 
     assert 1 <= items <= longest_page(sizes, most=most, share=share) <= most
@@ -44,21 +45,21 @@ def test_a_page_asks_for_at_least_one_change_and_for_no_more_than_fit(
 
 
 @given(SIZES, MOST, ROOM)
-def test_a_page_at_hand_and_the_one_read_ahead_fit_into_a_share_together(sizes: Sizes, most: int, share: int):
+def test_the_current_page_and_the_next_one_fit_into_the_share_of_a_lease(sizes: Sizes, most: int, share: int):
     items = longest_page(sizes, most=most, share=share)
 
     assert items == 1 or 2 * items * sizes.kept <= share
 
 
 @given(SIZES, MOST, ROOM)
-def test_a_page_has_more_than_half_of_the_documents_that_would_fit(sizes: Sizes, most: int, share: int):
+def test_a_page_asks_for_at_least_half_of_the_documents_that_fit(sizes: Sizes, most: int, share: int):
     items = longest_page(sizes, most=most, share=share)
 
     assert items == most or 2 * items * max(sizes.read, 2 * sizes.kept) >= share
 
 
 @given(st.integers(1, 1_000_000_000), st.integers(1, 500))
-def test_equal_shares_are_never_more_than_the_budget_once_all_are_taken(limit: int, leases: int):
+def test_the_shares_of_all_leases_do_not_exceed_the_budget(limit: int, leases: int):
     share = share_of(limit, free=0, leases=leases)
 
     assert share * leases <= limit * 1.000001
@@ -66,7 +67,7 @@ def test_equal_shares_are_never_more_than_the_budget_once_all_are_taken(limit: i
 
 
 @given(SIZES, st.integers(1, 1000), BYTES)
-def test_what_is_expected_rises_at_once_and_falls_little_by_little(sizes: Sizes, documents: int, page: int):
+def test_the_expected_document_size_rises_at_once_and_falls_slowly(sizes: Sizes, documents: int, page: int):
     after = sizes.after(documents=documents, read=page, kept=page)
 
     assert after.read >= page / documents
@@ -77,7 +78,7 @@ def test_what_is_expected_rises_at_once_and_falls_little_by_little(sizes: Sizes,
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reserve", "hold", "drop"]), BYTES), max_size=40))
-def test_all_that_is_taken_comes_back(steps: list[tuple[str, int]]):
+def test_all_memory_taken_from_the_budget_is_returned(steps: list[tuple[str, int]]):
     budget = Budget(1_000_000, leases=lambda: 3)
     whole = budget.free
     pages: list[ChangePage] = []
@@ -103,7 +104,7 @@ async def _write(container: MemoryContainer, key: str, name: str, **fields: Any)
 
 
 class Asked:
-    """A feed that notes how many changes each read asked for, and how many reads are under way at once."""
+    """A feed that records how many changes each read asked for, and the longest page of each lease."""
 
     def __init__(self, container: MemoryContainer, *, read_seconds: float = 0.0) -> None:
         self._container, self._read_seconds = container, read_seconds
@@ -133,7 +134,7 @@ async def _pages(feed: Any, budget: Budget, **options: Any) -> AsyncIterator[Cha
         del page
 
 
-async def test_pages_become_as_long_as_the_documents_allow():
+async def test_pages_become_longer_when_documents_become_smaller():
     container = MemoryContainer()
     for number in range(300):
         await _write(container, "k", f"{number}", text="x" * (40_000 if number < 100 else 100))
@@ -143,13 +144,13 @@ async def test_pages_become_as_long_as_the_documents_allow():
         async for page in _pages(feed, budget):
             del page  # or it would be held
 
-    # Where all is kept, a page has half of a share: 400 KB, and the first quarters of what is free are no more.
+    # The first pages may take 400 KB each, half of the lease's share, which is eight large documents.
     assert [8, 8] == feed.asked[:2]
     assert 100 == feed.asked[-1]
     assert sorted(feed.asked) == feed.asked
 
 
-async def test_small_documents_are_read_by_whole_pages_from_the_second_one_on():
+async def test_small_documents_are_read_in_pages_of_full_length():
     container = MemoryContainer()
     for number in range(500):
         await _write(container, "k", f"{number}", text="x" * 500)
@@ -160,7 +161,7 @@ async def test_small_documents_are_read_by_whole_pages_from_the_second_one_on():
     assert {100} == set(feed.asked[4:])
 
 
-async def test_a_lease_that_is_behind_reads_long_pages_and_short_ones_once_it_has_caught_up():
+async def test_a_lease_that_lags_reads_long_pages_until_it_has_caught_up():
     container = MemoryContainer()
     for number in range(1200):
         await _write(container, "k", f"{number}")
@@ -171,11 +172,11 @@ async def test_a_lease_that_is_behind_reads_long_pages_and_short_ones_once_it_ha
     for _ in range(5):
         continuation = (await reader.read(continuation, start=StartFrom.BEGINNING)).continuation
 
-    # The third page has the last hundred, so that more might wait; the fourth has none.
+    # The third page has the last hundred changes and does not show that it is the last. The fourth page is empty.
     assert [100, 1000, 1000, 1000, 100] == feed.asked
 
 
-async def test_what_is_not_wanted_takes_nothing_and_neither_does_a_page_that_is_done():
+async def test_only_wanted_documents_of_unfinished_pages_count_against_the_budget():
     container = MemoryContainer()
     for number in range(40):
         await _write(
@@ -194,7 +195,7 @@ async def test_what_is_not_wanted_takes_nothing_and_neither_does_a_page_that_is_
     assert whole == budget.free
 
 
-async def test_the_size_that_an_adapter_tells_is_believed():
+async def test_the_budget_uses_the_page_size_that_an_adapter_reports():
     container = MemoryContainer()
     for number in range(10):
         await _write(container, "k", f"{number}")
@@ -211,7 +212,7 @@ async def test_the_size_that_an_adapter_tells_is_believed():
     assert 10 == len(pages[0].documents)
 
 
-async def test_a_halted_lease_that_holds_the_whole_budget_stops_no_other():
+async def test_a_halted_lease_that_takes_the_whole_budget_stops_no_other_lease():
     world = World(ranges=8)
     for number in range(400):
         await _write(world.container, f"key-{number % 40}", f"{number}", n=number, text="x" * 10_000)
@@ -224,7 +225,7 @@ async def test_a_halted_lease_that_holds_the_whole_budget_stops_no_other():
             await asyncio.Event().wait()
         arrived.extend(document["n"] for document in batch.documents)
 
-    # One page of the halted lease is more than all of it.
+    # A single page of the halted lease is larger than the whole budget.
     feed = Asked(world.container)
     world.start("a", feed=feed, handler=handler, memory_bytes=50_000 * MEMORY_OF_A_BYTE)
     await world.until(lambda: bool(held))
@@ -246,7 +247,7 @@ def _inside(feed_range: FeedRange, key: str) -> bool:
     return feed_range.min <= effective_partition_key(key) < feed_range.max
 
 
-async def test_all_leases_together_stay_inside_the_budget_while_nothing_can_be_handled():
+async def test_the_pages_of_all_leases_stay_within_the_budget_while_all_handlers_hang():
     world = World(ranges=16)
     for number in range(3200):
         await _write(world.container, f"key-{number}", f"{number}", n=number, text="x" * 5_000)
@@ -262,7 +263,7 @@ async def test_all_leases_together_stay_inside_the_budget_while_nothing_can_be_h
     await world.until(lambda: len(at_hand) == 16)
     await asyncio.sleep(60)
 
-    # Those of other tests may be alive in the errors that they kept.
+    # Only this test's documents have a text. Pages of other tests may still be alive, because their errors refer to them.
     documents = [document for page in _alive_pages() for document in page.documents if "text" in document]
     assert 16 * 5_000 < sum(len(document["text"]) for document in documents) <= budget_bytes
     await world.kill("a")
@@ -273,7 +274,7 @@ def _alive_pages() -> list[ChangePage]:
     return [found for found in gc.get_objects() if isinstance(found, ChangePage)]
 
 
-async def test_the_next_page_is_read_ahead_only_where_there_is_room_for_it():
+async def test_the_next_page_is_read_ahead_only_if_the_budget_has_room():
     reads = []
     for memory_bytes in (20_000 * MEMORY_OF_A_BYTE, 2_000_000 * MEMORY_OF_A_BYTE):
         world = World()
@@ -298,7 +299,8 @@ async def test_the_next_page_is_read_ahead_only_where_there_is_room_for_it():
     assert [1, 2] == reads
 
 
-async def test_changes_that_are_not_wanted_are_passed_at_once_and_counted_and_saved():
+async def test_unwanted_changes_are_skipped_without_a_pause():
+    """They count as handled in the records, in the lag and in the saved position."""
     world = World()
     records: list[Record] = []
     for number in range(1000):
@@ -319,7 +321,7 @@ async def test_changes_that_are_not_wanted_are_passed_at_once_and_counted_and_sa
     await world.stop_all()
 
 
-async def test_what_was_dropped_behind_the_last_wanted_change_is_no_lag():
+async def test_unwanted_changes_after_the_last_wanted_one_do_not_count_as_lag():
     world = World()
     records: list[Record] = []
     for number in range(20):
@@ -333,7 +335,7 @@ async def test_what_was_dropped_behind_the_last_wanted_change_is_no_lag():
     await world.stop_all()
 
 
-async def test_a_page_that_halted_is_not_held_once_it_is_done():
+async def test_the_memory_of_a_halted_page_is_freed_once_the_page_is_handled():
     world = World()
     alarms: list[Record] = []
     await world.write_many(50)

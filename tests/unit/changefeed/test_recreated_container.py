@@ -1,4 +1,6 @@
-"""A container that was deleted and created again, as the processor sees it."""
+"""
+A monitored container that was deleted and created again under its name: what the processor does when it notices.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,7 @@ from tests.support.changefeed_world import Faulty, World
 
 
 class Seen:
-    """
-    The container, as seen by a worker that runs a hook when it notices that the container was recreated.
-    """
+    """Wraps the container, and calls `on_replaced` when a read finds that the container was recreated."""
 
     def __init__(self, world: World) -> None:
         self._container = world.container
@@ -36,7 +36,8 @@ class Seen:
             raise
 
 
-async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_container():
+async def test_a_processor_creates_leases_for_a_recreated_container():
+    """It raises one alarm, and gives up the leases of the old container."""
     world = World(ranges=3)
     records: list[Record] = []
 
@@ -58,14 +59,16 @@ async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_con
 
 
 async def lease_by_dotnet(world: World) -> None:
-    """Create what a worker of .NET does, whose marker does not say where the first leases begin."""
+    """
+    Create a lease and a marker as a .NET worker does. Its marker does not say where the first leases begin.
+    """
     prefix = lease_prefix("p", await world.container.describe())
     await world.leases.create({"id": f"{prefix}.info"})
     await world.leases.create(new_lease(prefix, "0", FeedRange(min="", max="FF")).raw)
 
 
 @pytest.mark.parametrize("by_dotnet", ["no lease", "the first lease", "the lease of the new container"])
-async def test_a_processor_with_start_now_handles_all_of_a_recreated_container(
+async def test_a_start_of_now_handles_all_changes_of_a_recreated_container(
     by_dotnet: str,
 ):
     world = World()
@@ -85,7 +88,7 @@ async def test_a_processor_with_start_now_handles_all_of_a_recreated_container(
     await world.stop_all()
 
 
-async def test_a_cancellation_in_the_same_moment_still_ends_the_processor():
+async def test_a_cancellation_while_the_recreated_container_is_noticed_ends_the_processor():
     world = World(ranges=3)
     feed = Seen(world)
     world.start("a", feed=feed)
@@ -99,7 +102,7 @@ async def test_a_cancellation_in_the_same_moment_still_ends_the_processor():
     assert task.cancelled()
 
 
-async def test_a_container_reported_as_recreated_again_and_again_is_not_polled_in_a_hot_loop():
+async def test_a_container_that_is_always_reported_as_recreated_is_not_polled_in_a_hot_loop():
     world = World()
     noticed: list[float] = []
 
@@ -116,7 +119,7 @@ async def test_a_container_reported_as_recreated_again_and_again_is_not_polled_i
 
 
 @pytest.mark.parametrize("write", range(1, 9))
-async def test_no_lease_of_the_old_container_is_left_however_many_were_taken_when_it_was_replaced(write: int):
+async def test_no_lease_of_the_old_container_is_kept_after_it_is_recreated_during_a_start(write: int):
     world = World(ranges=10)
 
     class Replacing(Faulty):

@@ -1,4 +1,4 @@
-"""A store that refuses what is asked for one lease: the work on the others goes on."""
+"""A lease store that refuses the writes of one lease: the work on the other leases goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosmos_outbox.errors import InvalidRequest, TooManyRequests
 from tests.support.changefeed_world import Faulty, World
 
 
-async def test_a_lease_that_cannot_be_written_costs_no_other_lease_its_owner():
+async def test_a_lease_that_cannot_be_written_does_not_prevent_taking_the_others():
     world = World(ranges=10)
 
     class Refusing(Faulty):
@@ -26,7 +26,7 @@ async def test_a_lease_that_cannot_be_written_costs_no_other_lease_its_owner():
     await world.stop_all()
 
 
-async def test_a_request_that_cannot_be_written_delays_no_other_request():
+async def test_a_handover_request_that_cannot_be_written_delays_no_other_request():
     world = World(ranges=10)
     world.start("a")
     await asyncio.sleep(20)
@@ -45,7 +45,7 @@ async def test_a_request_that_cannot_be_written_delays_no_other_request():
     await world.stop_all()
 
 
-async def test_leases_whose_taking_is_throttled_are_tried_again_well_before_the_next_interval():
+async def test_throttled_attempts_to_take_leases_are_retried_before_the_next_interval():
     world = World(ranges=100)
 
     class Throttled(Faulty):

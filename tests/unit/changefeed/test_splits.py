@@ -1,4 +1,6 @@
-"""The children of a lease whose range is gone: the table of .NET, and crashes between its steps."""
+"""
+Splits and merges: the child leases that replace the lease of a range that is gone, as .NET creates them, and crashes between the steps.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
         pytest.param(parent("0", "", "80"), physical(("0", "", "80")), None, id="a passing fault"),
     ],
 )
-def test_children(lease: Lease, ranges: dict[FeedRange, str], expected: list[tuple[str, int, str, str]]):
+def test_the_children_of_a_split_or_merged_lease_are_those_of_dotnet(
+    lease: Lease, ranges: dict[FeedRange, str], expected: list[tuple[str, int, str, str]]
+):
     made = children(lease, ranges)
 
     assert (made is None) == (expected is None)
@@ -93,7 +97,7 @@ def test_children(lease: Lease, ranges: dict[FeedRange, str], expected: list[tup
         pytest.param([parent("1", "80", "FF")], [("3", 0), ("4", 0)], id="a neighbour does not count"),
     ],
 )
-def test_what_others_cover_of_a_half_split_lease_gets_no_second_child(
+def test_a_half_finished_split_gets_only_its_missing_children(
     others: list[Lease], expected: list[tuple[str, int]]
 ):
     lease = parent("0", "", "80")
@@ -104,7 +108,7 @@ def test_what_others_cover_of_a_half_split_lease_gets_no_second_child(
     assert expected == [(child.token, child.version) for child in made]
 
 
-async def test_a_range_that_splits_before_it_was_ever_read_is_read_from_where_it_should_start():
+async def test_a_range_that_splits_before_its_first_read_is_read_from_its_start():
     world = World()
     await world.write_many(20)
     world.start("a")
@@ -117,7 +121,7 @@ async def test_a_range_that_splits_before_it_was_ever_read_is_read_from_where_it
 
 
 @pytest.mark.parametrize("refused", ["create", "delete"])
-async def test_a_split_that_cannot_be_finished_is_tried_again_at_the_pace_of_balancing(refused: str):
+async def test_a_split_that_cannot_be_finished_is_retried_at_each_balancing_pass(refused: str):
     world, records = World(), list[Record]()
     store = Faulty(world.leases)
     await world.write_many(20)
@@ -146,7 +150,7 @@ async def test_a_split_that_cannot_be_finished_is_tried_again_at_the_pace_of_bal
     assert world.first_copies_in_order()
 
 
-async def test_a_refused_range_that_did_not_split_is_not_polled_in_a_hot_loop():
+async def test_a_range_that_returns_410_without_a_split_is_not_polled_in_a_hot_loop():
     world = World()
     feed = Faulty(world.container)
     feed.failing["read_page"] = RangeGone
@@ -160,7 +164,7 @@ async def test_a_refused_range_that_did_not_split_is_not_polled_in_a_hot_loop():
     await world.stop_all()
 
 
-async def test_the_leases_of_the_new_ranges_are_taken_at_once():
+async def test_the_child_leases_of_a_split_are_taken_at_once():
     world = World()
     world.start("a")
     await asyncio.sleep(20)
@@ -174,7 +178,7 @@ async def test_the_leases_of_the_new_ranges_are_taken_at_once():
 @pytest.mark.parametrize(
     ("writes", "left"), [(0, {"0"}), (1, {"0", "1"}), (2, {"0", "1", "2"}), (3, {"1", "2"})]
 )
-async def test_nothing_is_written_by_a_parent_that_is_not_trusted_any_more(writes: int, left: set[str]):
+async def test_a_split_writes_nothing_after_trust_in_the_parent_lease_ended(writes: int, left: set[str]):
     store = MemoryLeases()
     lease = from_document(await store.create(parent("0", "", "FF").raw))
     ranges = physical(("1", "", "80"), ("2", "80", "FF"))
@@ -210,7 +214,7 @@ async def test_a_stop_does_not_wait_for_a_split_that_hangs():
     assert {"free": 1} == await world.owners()
 
 
-async def test_a_split_that_hangs_is_given_up_when_trust_runs_out():
+async def test_a_split_that_hangs_is_given_up_when_trust_ends():
     world, records = World(), list[Record]()
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed, hooks=[records.append])
@@ -228,7 +232,7 @@ async def test_a_split_that_hangs_is_given_up_when_trust_runs_out():
     await world.stop_all()
 
 
-async def test_a_split_of_a_lease_that_was_taken_meanwhile_is_left_to_its_owner():
+async def test_a_worker_leaves_a_split_to_the_worker_that_took_the_lease():
     world, records = World(), list[Record]()
     world.start("a", hooks=[records.append])
     await asyncio.sleep(20)
@@ -244,7 +248,7 @@ async def test_a_split_of_a_lease_that_was_taken_meanwhile_is_left_to_its_owner(
     await world.stop_all()
 
 
-async def test_children_start_behind_what_is_done_though_it_was_not_saved_yet():
+async def test_child_leases_start_after_the_handled_changes_although_no_checkpoint_has_them():
     world = World()
     world.start("a", checkpoint_interval=timedelta(minutes=1))
     await world.write_many(20)
@@ -257,7 +261,7 @@ async def test_children_start_behind_what_is_done_though_it_was_not_saved_yet():
     assert all(numbers == sorted(set(numbers)) for numbers in world.handled.values())
 
 
-async def test_an_owned_lease_gives_way_to_children_that_another_program_created():
+async def test_an_owner_gives_up_a_lease_when_another_program_created_its_children():
     world, records = World(ranges=2), list[Record]()
     world.start("a", hooks=[records.append])
     await world.write_many(20)
@@ -265,7 +269,7 @@ async def test_an_owned_lease_gives_way_to_children_that_another_program_created
     await asyncio.sleep(20)
     whole, untouched = await world.all_leases()
     middle = f"1{31 * '0'}"
-    # As a worker of .NET does that was slow to put a split in place, which a merge undid meanwhile.
+    # A .NET worker creates the children of a split so late that a merge has undone the split.
     for low, high in (("", middle), (middle, whole.range.max)):
         part = FeedRange(min=low, max=high)
         await world.leases.create(
@@ -292,7 +296,7 @@ async def test_an_owned_lease_gives_way_to_children_that_another_program_created
     ]
 
 
-async def test_a_parent_that_another_worker_took_since_stays_although_its_children_are_there():
+async def test_a_parent_lease_that_another_worker_took_is_not_deleted():
     store = MemoryLeases()
     lease = from_document(await store.create(parent("0", "", "FF").raw))
     thief = lease.with_changes(now=datetime.now(UTC), owner="dotnet", continuation='"9"')
@@ -305,7 +309,7 @@ async def test_a_parent_that_another_worker_took_since_stays_although_its_childr
     assert theirs == await store.read(lease.id, lease.id)
 
 
-async def test_after_a_merge_the_leases_tile_the_new_range_and_nothing_is_lost():
+async def test_after_a_merge_the_leases_cover_the_new_range_without_overlap():
     world = World(ranges=2)
     world.start("a")
     await world.write_many(100)

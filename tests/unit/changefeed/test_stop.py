@@ -1,4 +1,4 @@
-"""A stop ends in time, whatever does not answer."""
+"""A worker stops in time, whatever does not answer it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def stopped(world: World) -> float:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_a_lease_store_that_does_not_answer_the_release(hangs: bool):
+async def test_a_worker_stops_in_time_while_the_lease_store_does_not_answer(hangs: bool):
     world, records = World(), list[Record]()
     store = Faulty(world.leases)
     await world.write_many(10)
@@ -43,7 +43,7 @@ async def test_a_lease_store_that_does_not_answer_the_release(hangs: bool):
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-async def test_a_feed_whose_reads_fail_or_hang(hangs: bool):
+async def test_a_worker_stops_in_time_while_reads_of_the_feed_fail_or_hang(hangs: bool):
     world = World()
     feed = Faulty(world.container)
     world.start("a", feed=feed, grace_period=GRACE)
@@ -58,7 +58,7 @@ async def test_a_feed_whose_reads_fail_or_hang(hangs: bool):
     assert {"free": 1} == await world.owners()
 
 
-async def test_a_balancing_pass_that_hangs():
+async def test_a_worker_stops_in_time_while_a_balancing_pass_hangs():
     world = World()
     store = Faulty(world.leases)
     world.start("a", leases=store, grace_period=GRACE)
@@ -70,7 +70,7 @@ async def test_a_balancing_pass_that_hangs():
     assert {"free": 1} == await world.owners()
 
 
-async def test_a_start_that_hangs():
+async def test_a_worker_stops_in_time_while_its_start_hangs():
     world = World()
     feed = Faulty(world.container)
     feed.hanging.add("physical_ranges")
@@ -80,7 +80,7 @@ async def test_a_start_that_hangs():
     assert await stopped(world) <= 1
 
 
-async def test_a_range_that_is_polled_rarely():
+async def test_a_worker_stops_in_time_while_it_waits_for_the_next_poll():
     world = World()
     world.start("a", grace_period=GRACE, max_poll_interval=timedelta(minutes=10))
     await asyncio.sleep(300)
@@ -89,7 +89,7 @@ async def test_a_range_that_is_polled_rarely():
     assert {"free": 1} == await world.owners()
 
 
-async def test_a_page_that_fails_while_the_next_one_hangs():
+async def test_a_worker_stops_in_time_while_a_page_fails_and_the_next_read_hangs():
     world = World()
     failed = asyncio.Event()
 

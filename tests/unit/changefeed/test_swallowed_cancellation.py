@@ -1,5 +1,5 @@
 """
-Handlers, and libraries below them, that keep a cancellation to themselves: what they do next counts for nothing.
+Handlers and client libraries that catch CancelledError and go on. The processor ignores what they return after the cancellation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def fails() -> None:
 
 
 async def stolen(world: World) -> None:
-    """Take the lease as .NET does; its owner notices at its next renewal."""
+    """Take the lease by force, as .NET does. Its owner notices it at its next renewal."""
     (lease,) = await world.all_leases()
     thief = lease.with_changes(now=world.utcnow(), owner="dotnet", properties={})
     await world.leases.replace(thief.raw, etag=lease.etag or "")
@@ -41,9 +41,10 @@ async def stolen(world: World) -> None:
 
 @pytest.mark.parametrize("swallow", [returns, fails])
 @pytest.mark.parametrize("loss", ["stolen", "cut off", "stopped", "killed"])
-async def test_after_its_end_no_page_is_saved_and_nothing_is_begun(
+async def test_a_handler_that_swallows_its_cancellation_saves_no_page(
     swallow: Callable[[], Awaitable[None]], loss: str
 ):
+    """Its lease was lost or released, so no further page is begun either."""
     world, records = World(), list[Record]()
     calls = 0
 
@@ -87,7 +88,7 @@ async def test_after_its_end_no_page_is_saved_and_nothing_is_begun(
 
 
 @pytest.mark.parametrize("answer", ["a page", "an error"])
-async def test_after_a_read_that_swallowed_the_end_nothing_is_handled_and_nothing_read(answer: str):
+async def test_a_read_that_swallows_its_cancellation_is_not_handled(answer: str):
     world, records, reads = World(), list[Record](), 0
 
     class Deaf:
@@ -114,7 +115,10 @@ async def test_after_a_read_that_swallowed_the_end_nothing_is_handled_and_nothin
     await world.kill("a")
 
 
-async def test_a_handler_that_does_not_end_is_told_of_and_waited_for_while_another_worker_goes_on():
+async def test_a_handler_that_does_not_end_is_reported_as_stalled():
+    """
+    Its worker lost the lease and does not take it again before the handler ends. Another worker goes on.
+    """
     world = World()
     stubborn, calls = asyncio.Event(), 0
 
@@ -139,7 +143,7 @@ async def test_a_handler_that_does_not_end_is_told_of_and_waited_for_while_anoth
     await world.stop("b")
     await asyncio.sleep(600)
 
-    # The lease is free, but its old work is not over here.
+    # The lease is free, but worker "a" may not take it while its old handler still runs.
     assert {"free": 1} == await world.owners()
     assert 1 == calls
     (status,) = processor.status()
@@ -151,7 +155,7 @@ async def test_a_handler_that_does_not_end_is_told_of_and_waited_for_while_anoth
     await world.stop("a")
 
 
-async def test_a_library_that_leaves_its_own_timeout_counted_as_a_cancellation_ends_nothing():
+async def test_a_library_that_cancels_the_task_for_its_own_timeout_ends_no_lease():
     world = World()
     attempts = 0
 
@@ -164,7 +168,7 @@ async def test_a_library_that_leaves_its_own_timeout_counted_as_a_cancellation_e
             asyncio.get_running_loop().call_later(1, task.cancel)
             try:
                 await asyncio.sleep(100)
-            # As async_timeout and aiohttp did: cancelled, and never uncancelled
+            # async_timeout and aiohttp did this in old versions: they cancelled the task and never called `uncancel`.
             except asyncio.CancelledError:
                 raise TimeoutError from None
         await world.handle(batch)

@@ -1,4 +1,4 @@
-"""Code that blocks the event loop is reported by name, while it blocks."""
+"""The watchdog reports code that blocks the event loop, with its line, while the code still blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 async def processed(handler, **options: timedelta) -> list[Record]:
-    """Return the records of a processor that handled one change."""
+    """Process one change with this handler, and return the records of the processor."""
     records: list[Record] = []
     handled = asyncio.Event()
 
@@ -45,12 +45,12 @@ async def processed(handler, **options: timedelta) -> list[Record]:
     return records
 
 
-async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
+async def test_a_handler_that_blocks_the_event_loop_is_reported_while_it_blocks():
     reported = threading.Event()
 
     def block(records: list[Record]) -> None:
         until = time.monotonic() + HUNG_SECONDS
-        # Nothing written in Python is called here: the reported line could lie inside of it.
+        # The loop calls no function written in Python, because the reported line could then be inside that function.
         while time.monotonic() < until:
             if any(isinstance(record, LoopBlocked) for record in records):
                 reported.set()
@@ -66,7 +66,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
     assert blocked.seconds >= 0.1
 
 
-async def test_a_loop_that_is_never_blocked_is_told_of_nothing():
+async def test_an_event_loop_that_is_not_blocked_is_not_reported():
     records = await processed(lambda _: None, blocked_loop_after=timedelta(seconds=1))
 
     assert [] == [record for record in records if isinstance(record, LoopBlocked)]
