@@ -1,5 +1,6 @@
 """
-A consumer and what should not happen: handlers that end in odd ways, bodies that no store takes, messages that are too large.
+A consumer with unusual input: handlers that end in odd ways, bodies that Cosmos DB would refuse or change, and messages that are too
+large.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def awaiting_what_is_cancelled() -> Consumer:
     return consumer
 
 
-async def test_a_handler_that_awaits_what_was_cancelled_parks_its_message_as_any_other_failure():
+async def test_a_handler_that_awaits_a_cancelled_task_parks_its_message():
     world = await ran(awaiting_what_is_cancelled(), message(OrderPaid(order_id="o1")))
 
     (parked,) = world.of(MessageGivenUp, "parked")
@@ -47,7 +48,7 @@ async def test_a_handler_that_awaits_what_was_cancelled_parks_its_message_as_any
 
 
 @pytest.mark.parametrize("total", ["NaN", "-Infinity", "1e400", r'"\ud800"', str(2**53 + 1)])
-async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(total: str):
+async def test_a_body_that_the_store_would_refuse_is_parked_unchanged(total: str):
     world = World(invoicing(attempts=1))
     body = f'{{"orderId":"o1","total":{total},"id":5}}'.encode()
     world.subscription.deliver(
@@ -68,10 +69,10 @@ async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(t
         *(Decimal("1.10"), UUID(int=1), datetime(2026, 1, 1, 1, 2, 3, 4, tzinfo=UTC)),
     ],
 )
-def test_a_held_message_keeps_its_properties_through_a_store_whose_numbers_are_doubles(value: Any):
+def test_a_held_message_keeps_the_values_and_types_of_its_properties(value: Any):
     sent = message(OrderPaid(order_id="o1"), properties={"value": value}, sequence_number=33 << 48 | 1)
     stored = json.dumps(ParkedMessage(sent, "o1").document, allow_nan=False)
-    # Cosmos DB has no other numbers, and leaves out a fraction of zero
+    # Cosmos DB stores every number as a double and returns 1.0 as 1, so the test reads the numbers in this way.
     found = message_of(json.loads(stored, parse_int=as_double, parse_float=as_double), edited=False)
 
     assert sent == replace(found, body=sent.body)
@@ -82,7 +83,7 @@ def test_a_held_message_keeps_its_properties_through_a_store_whose_numbers_are_d
     ("digits", "kept"),
     [("10.50", True), ("1e300", True), ("0.12345678901234567", False), (f"1e-{'9' * 20}", False)],
 )
-def test_a_body_has_no_other_number_after_it_was_held(digits: str, kept: bool):
+def test_a_number_in_the_body_of_a_held_message_does_not_change(digits: str, kept: bool):
     sent = message(OrderPaid(order_id="o1"), body=f'{{"total":{digits}}}'.encode())
     document = ParkedMessage(sent, "o1").document
 
@@ -101,7 +102,8 @@ def test_a_body_has_no_other_number_after_it_was_held(digits: str, kept: bool):
         *('{"orderId":"x","orderId":"o1","total":-1}', '{"orderId":"é","total":-1}', '{"total":-1e2}'),
     ],
 )
-async def test_a_body_is_released_byte_by_byte_as_it_came_unless_an_operator_edited_it(body: str):
+async def test_the_body_of_a_released_message_has_the_bytes_that_were_received(body: str):
+    """If an operator edited the message, the edited data is sent."""
     sent = message(OrderPaid(order_id="o1"), body=body.encode())
     stored = json.dumps(ParkedMessage(sent, "o1").document)
     document = json.loads(stored, parse_int=as_double, parse_float=as_double)
@@ -112,7 +114,7 @@ async def test_a_body_is_released_byte_by_byte_as_it_came_unless_an_operator_edi
 
 
 @pytest.mark.parametrize("letter", ["y", "é", "漢", '\\"'])
-async def test_a_message_of_1_3_megabytes_is_parked_whatever_its_letters_are(letter: str):
+async def test_a_message_of_1_3_megabytes_is_parked_in_any_script(letter: str):
     world = World(invoicing(attempts=1))
     note = letter * (1_300_000 // len(letter.encode()))
     body = f'{{"orderId":"o1","note":"{note}","total":-1}}'.encode()
@@ -146,7 +148,7 @@ async def test_a_schema_version_may_be_text_but_must_be_a_whole_number(said: Any
 
 
 @pytest.mark.parametrize(("levels", "kept_as_data"), [(126, True), (127, False), (900, False)])
-async def test_a_body_with_more_levels_than_a_parked_document_may_have_is_parked_as_it_is(
+async def test_a_body_that_is_nested_too_deeply_for_a_document_is_parked_unchanged(
     levels: int, kept_as_data: bool
 ):
     world = World(invoicing(attempts=1))
@@ -169,7 +171,7 @@ def levels_of(value: Any) -> int:
 
 
 @pytest.mark.parametrize("behind_another", [False, True])
-async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_reason(behind_another: bool):
+async def test_a_message_that_is_too_large_to_park_is_dead_lettered_at_once(behind_another: bool):
     world = World(invoicing(attempts=1))
     if behind_another:
         world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1)))
@@ -182,7 +184,7 @@ async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_rea
     ]
 
 
-async def test_a_key_that_waits_alone_is_tried_ever_less_often_while_others_go_on():
+async def test_the_back_off_of_a_waiting_key_grows_while_other_keys_succeed():
     consumer = Consumer("invoicing")
 
     @consumer.on(OrderPaid)
@@ -197,11 +199,12 @@ async def test_a_key_that_waits_alone_is_tried_ever_less_often_while_others_go_o
         world.subscription.deliver(message(OrderPaid(order_id="o2"), session="o2"))
     await world.run(lambda: len(world.of(MessageHandled, "handled")) == 600)
 
-    # In 60 seconds: a handful, then one each 4 s on average; 240 if it began anew whenever another key's message took effect
+    # In 60 seconds the key is tried a few times at first, and then every 4 s on average.
+    # If each success of another key reset the back-off, there would be 240 attempts.
     assert 5 < len(world.of(ConsumingDelayed)) < 60
 
 
-async def test_messages_too_large_to_park_are_no_parked_keys_and_halt_nothing():
+async def test_messages_that_are_too_large_to_park_do_not_halt_the_consumer():
     world = World(invoicing(attempts=1))
     for key in "abcdef":
         large = Message(message_id=f"m{key}", session_id=key, subject="OrderPaid", body=b"x" * 3_000_000)

@@ -1,4 +1,6 @@
-"""CloudEvents, of this library and of others, in each form: by whom they are handled, and what a handler learns of them."""
+"""
+A consumer of CloudEvents in every form, from this library and from others: which handler is called, and which attributes it sees.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +78,10 @@ FORMS = {
 
 
 @pytest.mark.parametrize("message", FORMS.values(), ids=FORMS)
-async def test_a_cloud_event_of_any_form_is_handled_by_its_type_and_its_attributes_are_at_hand(
+async def test_a_cloud_event_of_any_form_is_handled_by_its_type(
     message: Message,
 ):
+    """The handler finds the attributes in `message.cloud_event`."""
     consumer, seen = taking()
     world = await ran(consumer, message)
 
@@ -93,7 +96,7 @@ async def test_a_cloud_event_of_any_form_is_handled_by_its_type_and_its_attribut
     assert "c7" == committed["meta"]["correlationId"]
 
 
-async def test_a_cloud_event_that_was_parked_is_known_by_its_type_and_handled_as_one_at_the_release():
+async def test_a_parked_cloud_event_is_handled_as_a_cloud_event_at_its_release():
     consumer, healthy, seen = Consumer("orders", attempts=1), False, list[str]()
 
     @consumer.on(Placed, subject=SAID["type"])
@@ -114,9 +117,10 @@ async def test_a_cloud_event_that_was_parked_is_known_by_its_type_and_handled_as
 
 
 @pytest.mark.parametrize("mode", list(ContentMode))
-async def test_what_the_relay_writes_is_read_back_also_where_its_properties_were_left_behind(
+async def test_a_consumer_reads_the_cloud_events_that_the_relay_sends(
     mode: ContentMode,
 ):
+    """It needs only the CloudEvents properties, if a bridge dropped the others."""
     document = event_document("c1", correlationId="c7", schemaVersion=2) | {
         "data": {"number": 1, "createdAt": "today"}
     }
@@ -145,7 +149,7 @@ async def test_what_the_relay_writes_is_read_back_also_where_its_properties_were
         assert (1, "c7", None) == (number, given.properties["correlation-id"], given.cloud_event.time)  # type: ignore[union-attr]
 
 
-async def test_a_type_without_handler_is_said_once_whatever_the_messages_subject():
+async def test_a_cloud_event_type_without_a_handler_is_reported_once():
     world = World(invoicing())
     for number, kind in enumerate(("com.example.placed", "com.example.placed", "com.example.paid")):
         world.subscription.deliver(binary("_", SAID | {"type": kind}), message_id=f"m{number}")
@@ -168,9 +172,7 @@ async def test_a_type_without_handler_is_said_once_whatever_the_messages_subject
         (binary("_", {"type": SAID["type"]}), "its attribute specversion: Field required"),
     ],
 )
-async def test_what_says_that_it_is_a_cloud_event_and_is_none_is_parked_with_the_reason(
-    message: Message, said: str
-):
+async def test_an_invalid_cloud_event_is_parked_with_the_reason(message: Message, said: str):
     world = await ran(invoicing(), message)
 
     (parked,) = world.of(MessageGivenUp, "parked")
@@ -180,7 +182,7 @@ async def test_what_says_that_it_is_a_cloud_event_and_is_none_is_parked_with_the
         message.cloud_event  # noqa: B018
 
 
-async def test_a_cloud_event_whose_message_has_no_id_takes_effect_once_for_its_source_and_id():
+async def test_a_cloud_event_without_a_message_id_is_identified_by_its_source_and_id():
     consumer, seen = taking()
     world = World(consumer)
     for attributes in (SAID, SAID, SAID | {"source": "/depot"}):
@@ -202,7 +204,7 @@ async def test_a_cloud_event_whose_message_has_no_id_takes_effect_once_for_its_s
         (b'{"number": 1, "specversion": 3}', None),
     ],
 )
-async def test_a_body_that_another_sdk_encoded_is_read_or_refused_with_what_to_do(
+async def test_bodies_as_other_sdks_encode_them_are_read_or_refused_with_advice(
     body: bytes, said: str | None
 ):
     consumer, seen = taking("")

@@ -1,4 +1,7 @@
-"""Another writer of the same document is no fault of a message; a handler that always fails is one, whatever its error is named."""
+"""
+Handlers that write the same document at the same time: such a conflict is no failure of a message. A handler that fails each time is one,
+whatever error it raises.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class Total(Entity):
 
 
 class Slow(MemoryContainer):
-    """Each request takes its time, so that handlers of many sessions read the same document before one of them writes it."""
+    """
+    A container whose requests take a moment, so that handlers of many sessions read the same document before one of them writes it.
+    """
 
     async def read(self, *args: Any, **kwargs: Any) -> Any:
         await asyncio.sleep(0.01)
@@ -37,9 +42,10 @@ class Slow(MemoryContainer):
 
 
 @pytest.mark.parametrize("keys", [4, 32])
-async def test_handlers_of_many_keys_that_change_one_document_park_none_and_count_each_message_once(
+async def test_handlers_of_many_keys_that_change_one_document_park_no_message(
     keys: int,
 ):
+    """Each message is counted in the document exactly once."""
     consumer = Consumer("totals", partition_key=lambda message: "all", attempts=2)
 
     @consumer.on(OrderPaid)
@@ -65,7 +71,7 @@ async def test_handlers_of_many_keys_that_change_one_document_park_none_and_coun
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_handler_that_raises_the_same_error_is_given_up_after_its_attempts(
+async def test_a_message_is_given_up_if_its_handler_raises_the_same_conflict_each_time(
     named: bool,
 ):
     consumer, calls = Consumer("c", attempts=3), list[str]()
@@ -81,7 +87,7 @@ async def test_a_handler_that_raises_the_same_error_is_given_up_after_its_attemp
     assert 4 == len(calls), "three that count, and the first, which another writer may have spoilt"
 
 
-async def test_a_handler_that_meets_another_taken_id_each_time_is_given_up_after_its_attempts():
+async def test_a_message_is_given_up_if_each_attempt_conflicts_with_another_id():
     consumer, calls = Consumer("c", attempts=3), list[str]()
 
     @consumer.on(OrderPaid)
@@ -95,7 +101,8 @@ async def test_a_handler_that_meets_another_taken_id_each_time_is_given_up_after
     assert 4 == len(calls)
 
 
-async def test_handlers_that_fail_on_everything_dead_letter_a_handful_of_messages_and_then_wait():
+async def test_a_handler_that_fails_on_every_message_halts_the_consumer():
+    """Only a few messages are dead-lettered before that. The others wait until the handler works."""
     consumer, broken = Consumer("c", attempts=1, on_failure="dead_letter"), [True]
 
     @consumer.on(OrderPaid)
@@ -116,8 +123,10 @@ async def test_handlers_that_fail_on_everything_dead_letter_a_handful_of_message
 
 async def spoilt_by(writer: Callable[[list[int]], str | None]) -> tuple[World, list[int]]:
     """
-    Return a world whose key o1 is parked, and the calls of its handler by total: `writer` says which version another program wrote
-    before the newest call, if any.
+    Return a world whose key o1 is parked, and the list of its handler's calls (the total of each).
+
+    Before each call, `writer` returns the version that another program wrote to the document, or None. With a version, the call fails
+    with PreconditionFailed.
     """
     consumer, calls = Consumer("c", attempts=1), list[int]()
 
@@ -138,11 +147,13 @@ async def spoilt_by(writer: Callable[[list[int]], str | None]) -> tuple[World, l
 
 
 def each_time(writers: int) -> Callable[[list[int]], str | None]:
-    """Have so many other writers, one before each call of a release."""
+    """
+    Return a writer for `spoilt_by`: another program writes the document before each of the next `writers` calls of a release.
+    """
     return lambda calls: str(len(calls)) if len(calls) <= 1 + writers else None
 
 
-async def test_a_release_tries_again_what_another_writer_spoilt():
+async def test_a_release_tries_a_message_again_after_another_program_wrote_its_document():
     world, calls = await spoilt_by(each_time(9))
     released = await world.keys.release("o1")
 
@@ -155,7 +166,7 @@ async def test_a_release_tries_again_what_another_writer_spoilt():
     assert all(failed.delay_seconds is not None for failed in again)
 
 
-async def test_a_release_tries_each_message_again_that_one_writer_spoilt():
+async def test_a_release_tries_each_message_again_after_a_conflict():
     def once_each(calls: list[int]) -> str | None:
         return "2" if calls.count(calls[-1]) == (2 if calls[-1] == 1 else 1) else None
 
@@ -165,7 +176,7 @@ async def test_a_release_tries_each_message_again_that_one_writer_spoilt():
     assert [1, 1, 1, 2, 2] == calls
 
 
-async def test_a_release_that_only_meets_other_writers_ends_with_what_the_last_of_them_left():
+async def test_a_release_ends_after_a_hundred_conflicts_of_one_message():
     world, calls = await spoilt_by(each_time(1000))
     released = await world.keys.release("o1")
 
@@ -175,7 +186,7 @@ async def test_a_release_that_only_meets_other_writers_ends_with_what_the_last_o
     assert 2 == len((await world.keys.show("o1")).held)
 
 
-async def test_a_release_does_not_try_again_what_the_handler_calls_permanent():
+async def test_a_release_does_not_retry_a_permanent_error():
     consumer, calls = Consumer("c", attempts=1), list[str]()
 
     @consumer.on(OrderPaid, permanent=PreconditionFailed)
@@ -189,7 +200,7 @@ async def test_a_release_does_not_try_again_what_the_handler_calls_permanent():
     assert 2 == len(calls)
 
 
-async def test_a_release_that_is_taken_over_while_it_meets_other_writers_does_not_try_again():
+async def test_a_release_stops_its_retries_after_an_operator_dropped_an_event():
     world, calls = await spoilt_by(each_time(1000))
     released = asyncio.create_task(world.keys.release("o1"))
     await asyncio.sleep(1)

@@ -1,4 +1,6 @@
-"""Messages of programs that use another library: their ids, and where they keep the conversation."""
+"""
+Messages of programs that use another library: ids of any form, and correlation ids in the message's own field.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.support.shop import OrderPaid, World, invoicing, message, ran
 
 
 @pytest.mark.parametrize("message_id", ["orders/17", "a#b", "what?", "back\\slash", "x" * 2000])
-async def test_a_message_with_any_id_is_parked_under_an_id_that_the_store_takes(
+async def test_a_message_is_parked_under_a_valid_document_id_whatever_its_message_id_is(
     message_id: str,
 ):
     world = await ran(
@@ -28,7 +30,7 @@ async def test_a_message_with_any_id_is_parked_under_an_id_that_the_store_takes(
     assert [2] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
 
 
-async def test_what_a_handler_commits_carries_the_correlation_id_of_its_message_and_of_nothing_else():
+async def test_events_that_a_handler_commits_have_the_correlation_id_of_its_message():
     world = World(invoicing())
     ours = {"correlation-id": "ours"}
     with correlated(correlation_id="of the program that started the consumer"):

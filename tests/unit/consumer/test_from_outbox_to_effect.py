@@ -1,4 +1,4 @@
-"""From the outbox over the relay to a consumer: what was written takes effect once."""
+"""From the outbox through the relay to a consumer: every committed event takes effect once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def relayed(container: MemoryContainer) -> list[OutboundMessage]:
 
 async def consumed(messages: Sequence[OutboundMessage]) -> World:
     """
-    Deliver each message twice to a consumer that handles the types in HANDLED alone, and return its world when all are settled.
+    Deliver each message twice to a consumer that handles only the types in HANDLED. Return its world once all messages are settled.
     """
     consumer = Consumer("readers")
 
@@ -72,7 +72,7 @@ async def consumed(messages: Sequence[OutboundMessage]) -> World:
 
 
 @given(history=HISTORIES)
-async def test_whatever_was_written_takes_effect_once_and_in_order(history: list[tuple[int, list[str]]]):
+async def test_committed_events_take_effect_once_and_in_order(history: list[tuple[int, list[str]]]):
     container, written = MemoryContainer(), []
     for number, changes in history:
         async with Outbox(container).unit_of_work() as uow:

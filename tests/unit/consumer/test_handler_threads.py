@@ -1,4 +1,6 @@
-"""Threads of handlers: however many hang, another call gets one, and the program can end."""
+"""
+The threads of blocking handlers: hanging threads do not block other calls, and do not keep the process from ending.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def ends(*calls: Future[object]) -> None:
     assert not wait(calls, timeout=HUNG_SECONDS).not_done
 
 
-def test_a_call_gets_a_thread_however_many_hang(released: Event):
+def test_a_call_gets_a_thread_although_200_threads_hang(released: Event):
     executor = DaemonThreads()
     hanging = [executor.submit(released.wait) for _ in range(200)]
     assert executor.submit(current_thread).result(HUNG_SECONDS).daemon
@@ -37,7 +39,8 @@ def test_a_call_gets_a_thread_however_many_hang(released: Event):
     ends(*hanging)
 
 
-def test_a_thread_that_is_idle_is_used_again_and_ends_when_it_is_not(monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_thread_is_reused(monkeypatch: pytest.MonkeyPatch):
+    """It ends if no call comes for a while."""
     executor = DaemonThreads()
     used = [executor.submit(current_thread).result(HUNG_SECONDS) for _ in range(200)]
     assert len({*used}) < 100
@@ -47,7 +50,7 @@ def test_a_thread_that_is_idle_is_used_again_and_ends_when_it_is_not(monkeypatch
     assert not last.is_alive()
 
 
-def test_the_end_waits_for_calls_but_for_none_that_hangs(released: Event, monkeypatch: pytest.MonkeyPatch):
+def test_shutdown_waits_a_limited_time_for_running_calls(released: Event, monkeypatch: pytest.MonkeyPatch):
     executor = DaemonThreads()
     hanging = executor.submit(released.wait)
     monkeypatch.setattr(handler_threads, "_END_SECONDS", 0.01)
@@ -60,9 +63,11 @@ def test_the_end_waits_for_calls_but_for_none_that_hangs(released: Event, monkey
 
 
 @pytest.mark.parametrize("lookup", [False, True])
-async def test_a_handler_whose_thread_goes_on_is_stuck_but_not_one_that_a_name_keeps_waiting(
+async def test_a_handler_whose_thread_goes_on_after_its_timeout_is_reported_as_stuck(
     lookup: bool, released: Event, monkeypatch: pytest.MonkeyPatch
 ):
+    """A thread that only waits for a DNS lookup does not count."""
+
     def hanging(*_: object, **__: object) -> None:
         released.wait()
 

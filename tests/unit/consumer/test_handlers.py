@@ -1,6 +1,4 @@
-"""
-A consumer and the code of its callers: what handlers do to their unit of work, how they end, what they raise.
-"""
+"""Handlers of a consumer: what they do to their unit of work, how they end, and what they raise."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def with_event_handler(
     return World(consumer_of(create, outbox=outbox, **options), container=container)
 
 
-async def test_a_handler_that_rolls_back_has_its_effect_once_all_the_same():
+async def test_a_message_takes_effect_once_although_its_handler_rolls_back_in_between():
     def second_thoughts(event: OrderPaid, uow: UnitOfWork) -> None:
         create(event, uow)
         uow.rollback()
@@ -63,7 +61,7 @@ async def test_a_handler_that_rolls_back_has_its_effect_once_all_the_same():
 
 
 @pytest.mark.parametrize("forget", [UnitOfWork.rollback, UnitOfWork.close])
-async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
+async def test_an_event_handler_that_rolls_back_or_closes_the_unit_of_work_parks_the_message(
     forget: Callable[[UnitOfWork], None],
 ):
     world = with_event_handler(lambda event, uow: forget(uow))
@@ -74,7 +72,7 @@ async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
     assert [] == world.documents("invoice") == world.of(MessageHandled, "handled")
 
 
-async def test_a_handler_that_writes_another_key_is_told_that_a_consumer_of_an_event_can():
+async def test_the_error_of_a_handler_that_writes_a_second_key_advises_to_use_an_event():
     def elsewhere(event: OrderPaid, uow: UnitOfWork) -> None:
         uow.save({"id": "x", "partitionKey": "another"})
 
@@ -86,14 +84,14 @@ async def test_a_handler_that_writes_another_key_is_told_that_a_consumer_of_an_e
 
 
 class Panic(BaseException):
-    """As extensions in Rust raise it."""
+    """An error outside of Exception, as extensions written in Rust raise it."""
 
 
 @pytest.mark.parametrize("end", [Panic, SystemExit])
 @pytest.mark.parametrize("inside", ["handler", "event handler"])
-async def test_a_handler_that_would_end_the_process_parks_its_message_and_other_keys_flow(
-    end: type[BaseException], inside: str
-):
+async def test_a_handler_that_raises_systemexit_parks_its_message(end: type[BaseException], inside: str):
+    """The process goes on, and other keys are handled. The same holds for any other BaseException."""
+
     def failing(event: OrderPaid, uow: UnitOfWork) -> None:
         if event.total < 0:
             sys.exit("no config") if end is SystemExit else None
@@ -128,7 +126,7 @@ class Silent(Exception):
 
 @pytest.mark.parametrize("on_failure", ["park", "dead_letter"])
 @pytest.mark.parametrize("error", [ValueError("\ud800"), Silent()], ids=["half a surrogate pair", "no text"])
-async def test_an_error_whose_text_cannot_be_stored_parks_its_message_all_the_same(
+async def test_an_error_whose_text_cannot_be_stored_still_parks_its_message(
     error: Exception, on_failure: str
 ):
     def failing(event: OrderPaid, uow: UnitOfWork) -> None:
@@ -153,7 +151,7 @@ async def refused(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
 
 
 @pytest.mark.parametrize("permanent", [KeyError, (KeyError,), LookupError])
-async def test_an_error_that_is_permanent_needs_no_tuple(permanent: Any):
+async def test_permanent_takes_a_single_error_class(permanent: Any):
     consumer = Consumer("invoicing")
     consumer.on(OrderPaid, permanent=permanent)(refused)
     world = await ran(consumer, message(OrderPaid(order_id="o1")))
@@ -166,7 +164,7 @@ class Broken(Exception):
 
 
 @pytest.mark.parametrize("where", ["the policy", "the store of parked keys"])
-async def test_an_error_of_other_code_than_the_handler_counts_no_delivery(where: str, monkeypatch: Any):
+async def test_an_error_outside_of_the_handler_does_not_count_as_a_delivery(where: str, monkeypatch: Any):
     def fails(*_: object) -> Any:
         raise Broken
 

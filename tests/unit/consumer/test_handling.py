@@ -1,4 +1,6 @@
-"""A consumer: one effect for each message, order kept through failure, and what is refused."""
+"""
+How a consumer handles messages: one effect for each message, order kept through failures, and which settings and messages it refuses.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ async def test_a_repeated_message_has_no_second_effect():
     assert 2 == len(world.of(MessageHandled, "repeated"))
 
 
-async def test_a_message_that_fails_parks_its_key_and_what_follows_waits_behind_it():
+async def test_a_failed_message_parks_its_key():
+    """Later messages of the key are held behind it. Other keys go on."""
     world = World(invoicing(attempts=2))
     bad = message(OrderPaid(order_id="o1", total=-1))
     later = message(OrderPaid(order_id="o1", total=2))
@@ -71,7 +74,7 @@ async def test_a_message_that_fails_parks_its_key_and_what_follows_waits_behind_
     assert 2 == key.held
 
 
-async def test_a_failure_names_the_handler_and_the_lines_on_which_it_failed():
+async def test_a_failure_record_names_the_file_and_line_of_the_handler():
     world = await ran(invoicing(attempts=1), message(OrderPaid(order_id="o1", total=-1)))
 
     (failed,) = world.of(AttemptFailed)
@@ -83,7 +86,7 @@ async def test_a_failure_names_the_handler_and_the_lines_on_which_it_failed():
 
 
 @pytest.mark.parametrize("failures", [2, 5])
-async def test_a_release_calls_a_handler_as_often_as_the_policy_says_with_its_back_off(
+async def test_a_release_retries_a_handler_as_often_as_the_consumer_does(
     failures: int,
 ):
     backoff, calls = Backoff(initial_seconds=8, maximum_seconds=8), list[float]()
@@ -108,7 +111,8 @@ async def test_a_release_calls_a_handler_as_often_as_the_policy_says_with_its_ba
     assert released.failure is None or (3, "OSError") == (released.failure.attempts, released.failure.reason)
 
 
-async def test_a_release_handles_what_waits_in_order_then_the_key_flows_again():
+async def test_a_release_handles_held_messages_in_order():
+    """After that, messages of the key are handled at once again."""
     world = World(invoicing(attempts=1))
     bad = OrderPaid(order_id="o1", total=-1)
     for event in (bad, OrderPaid(order_id="o1", total=2)):
@@ -123,7 +127,7 @@ async def test_a_release_handles_what_waits_in_order_then_the_key_flows_again():
     assert [] == list(await world.keys.list())
 
 
-async def test_dead_lettering_goes_on_without_the_message():
+async def test_a_consumer_that_dead_letters_a_failed_message_handles_the_next_one():
     world = World(invoicing(attempts=1, on_failure="dead_letter"))
     for total in (-1, 2):
         world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
@@ -134,7 +138,7 @@ async def test_dead_lettering_goes_on_without_the_message():
     assert ("ValueError", "a total below zero") == (reason, description)
 
 
-async def test_a_handler_that_opens_a_unit_of_work_of_its_own_cannot_commit_it():
+async def test_a_handler_cannot_commit_a_unit_of_work_of_its_own():
     consumer = Consumer("invoicing")
     outbox: list[Outbox] = []
 
@@ -154,7 +158,7 @@ async def test_a_handler_that_opens_a_unit_of_work_of_its_own_cannot_commit_it()
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot(stubborn: bool):
+async def test_the_message_of_a_handler_that_never_returns_is_parked(stubborn: bool):
     consumer, enough = Consumer("invoicing", attempts=2), asyncio.Event()
 
     @consumer.on(OrderPaid)
@@ -174,7 +178,7 @@ async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot
 
 
 @pytest.mark.parametrize("body", [b"no json", b"[]", b'{"total":"many"}', b"\xff\xfe"])
-async def test_a_body_that_is_no_event_is_parked_at_the_first_attempt_and_kept(body: bytes):
+async def test_an_unreadable_body_is_parked_at_the_first_attempt(body: bytes):
     world = await ran(invoicing(), Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
 
     (parked,) = world.of(MessageGivenUp, "parked")
@@ -199,7 +203,8 @@ async def test_subjects_without_a_handler_may_be_dead_lettered():
     assert ["UnknownSubject"] == [reason for _, reason, _ in world.subscription.dead_letters]
 
 
-async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_one_that_does_not():
+async def test_a_consumer_halts_after_five_keys_were_parked_without_a_success():
+    """The other messages wait. The first message that succeeds lets it go on."""
     world = World(invoicing(attempts=1))
     for number in range(20):
         one = message(OrderPaid(order_id=f"o{number}", total=-1), session=f"o{number}")
@@ -215,7 +220,7 @@ async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_
     assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
 
 
-async def test_a_key_that_an_operator_parks_during_its_session_is_parked_from_the_next_poll_on():
+async def test_a_key_that_an_operator_parks_is_held_after_the_next_poll():
     world = World(invoicing())
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     running = asyncio.create_task(world.run(lambda: bool(world.of(MessageHandled, "held"))))
@@ -232,7 +237,7 @@ async def test_a_key_that_an_operator_parks_during_its_session_is_parked_from_th
 
 def losing(world: World) -> Consumer:
     """
-    Return a consumer whose handler loses the session before it ends, as where it blocks the loop, for orders below zero.
+    Return a consumer whose handler loses the session lock, as if it blocked the event loop, for orders with a negative total.
     """
     consumer = Consumer("invoicing")
 
@@ -246,7 +251,8 @@ def losing(world: World) -> Consumer:
     return consumer
 
 
-async def test_a_message_that_no_process_finishes_is_parked_before_the_broker_dead_letters_it():
+async def test_a_message_that_no_process_finishes_is_parked_before_its_last_delivery():
+    """The broker would dead-letter it after that, and later messages of the key would overtake it."""
     world = World(invoicing())
     world.consumer = losing(world)
     world.__post_init__()
@@ -262,7 +268,7 @@ async def test_a_message_that_no_process_finishes_is_parked_before_the_broker_de
     assert ["o1"] == [held.key for held in world.of(MessageHandled, "held")]
 
 
-async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wait_for_their_handlers():
+async def test_a_message_that_was_delivered_too_often_is_parked_while_the_consumer_is_halted():
     world = World(invoicing(attempts=1))
     for number in range(5):
         failing = message(OrderPaid(order_id=f"k{number}", total=-1), session=f"k{number}")
@@ -274,7 +280,7 @@ async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wai
     assert "DeliveredTooOften" == world.of(MessageGivenUp, "parked")[-1].reason
 
 
-async def test_only_the_first_message_of_a_session_counts_its_deliveries():
+async def test_only_the_first_message_of_a_session_is_parked_for_its_delivery_count():
     world = World(invoicing(on_failure="dead_letter"))
     for number in range(3):
         ahead = message(OrderPaid(order_id="o1", total=number))
@@ -286,7 +292,8 @@ async def test_only_the_first_message_of_a_session_counts_its_deliveries():
 
 
 @pytest.mark.parametrize("sessions", [False, True])
-async def test_deliveries_count_only_where_no_store_that_is_away_counts_them(sessions: bool):
+async def test_without_sessions_a_high_delivery_count_does_not_park_a_message(sessions: bool):
+    """Without sessions, each retry during an outage of the store adds a delivery."""
     world = await ran(
         invoicing(),
         replace(message(OrderPaid(order_id="o1")), delivery_count=50),
@@ -303,7 +310,9 @@ async def test_deliveries_count_only_where_no_store_that_is_away_counts_them(ses
 @pytest.mark.parametrize(
     "error", [StoreUnavailable(applied=False), ConfigurationError("The container does not exist.")]
 )
-async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_counted(error: Exception):
+async def test_messages_wait_while_the_store_is_unavailable(error: Exception):
+    """None of them is parked, and no delivery is counted."""
+
     async def away(*_: Any) -> Any:
         raise error
 
@@ -321,7 +330,7 @@ async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_coun
     assert [] == world.of(MessageGivenUp, "parked")
 
 
-async def test_a_message_without_a_session_waits_while_its_outbox_cannot_be_named():
+async def test_a_message_waits_while_the_function_that_chooses_its_outbox_fails():
     outages = [StoreUnavailable("The list of tenants is away.", applied=False)]
 
     def outbox_of(_: Message) -> Outbox:
@@ -340,14 +349,15 @@ async def test_a_message_without_a_session_waits_while_its_outbox_cannot_be_name
     assert 1 == len(world.documents("invoice"))
 
 
-async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
+async def test_a_message_without_an_id_is_dead_lettered_with_the_reason():
     world = await ran(invoicing(), Message(message_id="", session_id="o1", subject="OrderPaid"))
 
     assert ["MessageUnreadable"] == [reason for _, reason, _ in world.subscription.dead_letters]
     assert 1 == len(world.of(MessageGivenUp, "dead-lettered"))
 
 
-async def test_the_idempotency_key_is_the_same_at_each_attempt_and_another_for_each_consumer():
+async def test_the_idempotency_key_of_a_message_is_the_same_at_each_attempt():
+    """Each consumer has another key for the message."""
     seen = []
     for name in ("invoicing", "shipping"):
         consumer = Consumer(name, attempts=2, backoff=Backoff(maximum_seconds=0.1))
@@ -366,7 +376,7 @@ async def test_the_idempotency_key_is_the_same_at_each_attempt_and_another_for_e
     assert ["invoicing:m1", "invoicing:m1", "shipping:m1", "shipping:m1"] == seen
 
 
-def test_a_consumer_refuses_what_cannot_work():
+def test_a_consumer_refuses_invalid_handlers_and_settings():
     consumer = invoicing()
     with pytest.raises(TypeError, match=r"already takes the subject .*version 1"):
         consumer.on(OrderPaid)(_handler)
@@ -411,12 +421,12 @@ async def _unresolved(event: Elsewhere, message: errors.Message, uow: UnitOfWork
         (_unresolved, None),
     ],
 )
-def test_a_handler_that_says_it_takes_something_else_is_refused(handler: Any, said: str | None):
+def test_a_handler_with_wrong_annotations_is_refused(handler: Any, said: str | None):
     with pytest.raises(TypeError, match=said) if said else nullcontext():
         Consumer("a").on(OrderPaid)(handler)
 
 
-def test_a_class_inside_a_function_is_not_taken_for_that_of_the_module():
+def test_annotations_with_a_class_that_is_local_to_a_function_are_accepted():
     class OrderPaid(DomainEvent): ...
 
     async def handle(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...

@@ -1,5 +1,6 @@
 """
-The inbox where a read is behind, where another process was first, and where a record may live too short.
+The inbox, which makes a message take effect once: when a read is stale, when another process was first, and when an inbox record has
+expired.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def seating(**options: Any) -> Consumer:
     return consumer
 
 
-async def test_with_hierarchical_keys_the_session_id_names_the_partition_key_of_the_effect():
+async def test_the_session_id_gives_the_hierarchical_partition_key_of_the_effect():
     world = await ran(
         seating(),
         message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))),
@@ -62,7 +63,7 @@ async def test_with_hierarchical_keys_the_session_id_names_the_partition_key_of_
     assert [("a", 5)] == [(seat["row"], seat["number"]) for seat in world.documents("seat")]
 
 
-async def test_a_session_that_names_no_key_of_the_container_parks_its_message_with_the_way_out():
+async def test_a_session_id_that_is_no_partition_key_parks_its_message_with_advice():
     world = await ran(
         seating(),
         message(OrderPaid(order_id="o1"), session="o1"),
@@ -75,13 +76,13 @@ async def test_a_session_that_names_no_key_of_the_container_parks_its_message_wi
 
 
 @pytest.mark.parametrize("session", ["[5]", '["a","b"]'])
-async def test_in_a_container_of_one_path_the_session_is_the_key_whatever_it_looks_like(session: str):
+async def test_a_session_id_is_the_partition_key_of_a_container_with_one_key_path(session: str):
     world = await ran(invoicing(partition_key=None), message(OrderPaid(order_id=session), session=session))
 
     assert [session] == [invoice["partitionKey"] for invoice in world.documents("invoice")]
 
 
-async def test_a_copy_that_arrives_while_its_key_is_parked_has_no_effect_after_the_release():
+async def test_a_copy_that_was_held_while_its_key_was_parked_has_no_second_effect():
     now = [1_000_000_000.0]
     world = World(invoicing(attempts=1), container=MemoryContainer(ranges=1, now=lambda: now[0]))
     once, bad = message(OrderPaid(order_id="o1")), message(OrderPaid(order_id="o1", total=-1))
@@ -96,7 +97,9 @@ async def test_a_copy_that_arrives_while_its_key_is_parked_has_no_effect_after_t
 
 
 class Behind(MemoryContainer):
-    """A container of which one replica lags: while `stale`, the next read of a record returns none."""
+    """
+    A container with a lagging replica: while `stale` is set, the next read of an inbox record does not find it.
+    """
 
     stale = False
 
@@ -107,8 +110,11 @@ class Behind(MemoryContainer):
         return await super().read(document_id, *args, **kwargs)
 
 
-async def test_a_second_process_that_meets_the_record_alone_repeats_nothing_and_has_not_failed():
-    """The effect writes under an id of its own, so that only the record stands against a second one."""
+async def test_the_inbox_record_alone_prevents_a_second_effect():
+    """
+    The effect is written under a new id each time, so no other document conflicts. The second process does not count this as a
+    failure.
+    """
     world = World(invoicing(attempts=1), container=(container := Behind(ranges=1)))
     once = message(OrderPaid(order_id="o1"))
     for _ in range(2):
@@ -125,7 +131,7 @@ class Account(Entity):
 
 
 def counting(gate: asyncio.Event) -> Consumer:
-    """Return a consumer whose first handler waits while it holds what it read."""
+    """Return a consumer whose first handler call waits for the gate after it read its entity."""
     consumer, waits = Consumer("counting", attempts=1), [True]
 
     @consumer.on(OrderPaid)
@@ -153,7 +159,7 @@ class Session:
 
 
 @pytest.mark.parametrize("total", [1, -1])
-async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_parks_nothing(total: int):
+async def test_a_failure_is_ignored_if_another_process_already_handled_the_message(total: int):
     world = World(counting(gate := asyncio.Event()))
     paid = message(OrderPaid(order_id="o1", total=total))
     zombie = asyncio.create_task(world.handling(paid, Session("o1")))
@@ -166,7 +172,7 @@ async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_p
     assert [] == world.of(MessageGivenUp, "parked")
 
 
-async def test_a_second_attempt_asks_the_inbox_before_it_calls_the_handler():
+async def test_a_second_attempt_reads_the_inbox_before_it_calls_the_handler():
     calls, gate, consumer = list[str](), asyncio.Event(), Consumer("c", attempts=2)
 
     @consumer.on(OrderPaid)
@@ -187,7 +193,7 @@ async def test_a_second_attempt_asks_the_inbox_before_it_calls_the_handler():
     assert (2, 1) == (len(calls), len(world.documents("payment")))
 
 
-async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothing():
+async def test_a_handler_that_fails_because_its_message_already_took_effect_parks_nothing():
     (gate := asyncio.Event()).set()
     world = World(counting(gate), container=(container := Behind(ranges=1)))
     paid = message(OrderPaid(order_id="o1", total=-1))
@@ -215,9 +221,10 @@ async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothi
         ({"body": b'{"orderId": "o1", "createdAt": 17}'}, 1),
     ],
 )
-async def test_a_copy_has_no_second_effect_and_reaches_a_handler_only_if_the_broker_would_drop_it(
-    copy: dict[str, Any], calls: int
-):
+async def test_a_copy_of_a_message_has_no_second_effect(copy: dict[str, Any], calls: int):
+    """
+    The consumer reads the inbox first, unless the copy came so soon that duplicate detection of the broker would have dropped it.
+    """
     called: list[str] = []
     consumer = Consumer("c")
 
@@ -241,7 +248,7 @@ async def test_a_copy_has_no_second_effect_and_reaches_a_handler_only_if_the_bro
     assert ([], 1) == (world.of(AttemptFailed), len(world.of(MessageHandled, "repeated")))
 
 
-async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
+async def test_a_conflict_with_another_document_counts_as_a_failure_of_the_handler():
     consumer = Consumer("c", attempts=1)
 
     @consumer.on(OrderPaid)
@@ -256,7 +263,8 @@ async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
     assert ["Conflict"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
 
 
-async def test_a_release_after_a_crashed_release_has_no_second_effect_however_late_it_runs():
+async def test_a_release_after_a_crashed_release_has_no_second_effect():
+    """Here it runs ten years later, when the inbox record would have expired."""
     now = [1_000_000_000.0]
     consumer, mended = Consumer("c", attempts=1), []
 
@@ -286,9 +294,10 @@ async def test_a_release_after_a_crashed_release_has_no_second_effect_however_la
 
 
 @pytest.mark.parametrize("readable", [True, False])
-async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_and_its_key_flows(
+async def test_a_dropped_message_that_comes_again_and_fails_is_dead_lettered(
     readable: bool,
 ):
+    """Its key is not parked again, so the next message is handled."""
     world = World(invoicing(attempts=1))
     bad, good = message(OrderPaid(order_id="o1", total=-1)), message(OrderPaid(order_id="o1"))
     world.subscription.deliver(bad)
@@ -310,7 +319,7 @@ async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_
 
 
 @pytest.mark.parametrize("purged", [False, True])
-async def test_a_dropped_message_that_comes_again_while_its_key_is_parked_waits_and_takes_effect(
+async def test_a_dropped_message_that_is_delivered_again_can_be_released_later(
     purged: bool,
 ):
     bad = {"m1", "m2"}
@@ -327,7 +336,7 @@ async def test_a_dropped_message_that_comes_again_while_its_key_is_parked_waits_
     world.subscription.deliver(first)
     await world.run()
     await world.keys.drop("o1", "m1", reason="by mistake", by="ann")
-    # Its completion may have been lost, so it stays dropped as long as the key is parked.
+    # The broker may deliver the message again because its completion was lost, so it stays dropped as long as the key is parked.
     world.subscription.deliver(first)
     await world.run()
     assert () == (await world.keys.show("o1")).held
@@ -348,7 +357,7 @@ async def test_a_dropped_message_that_comes_again_while_its_key_is_parked_waits_
 
 
 @pytest.mark.parametrize("purged", [False, True])
-async def test_a_copy_of_a_message_that_was_dropped_is_said_to_be_dropped_and_not_held(purged: bool):
+async def test_a_copy_of_a_dropped_message_is_reported_as_dropped(purged: bool):
     world = World(invoicing(attempts=1))
     bad = message(OrderPaid(order_id="o1", total=-1))
     world.subscription.deliver(bad)
@@ -364,7 +373,7 @@ async def test_a_copy_of_a_message_that_was_dropped_is_said_to_be_dropped_and_no
     assert () == (await world.keys.show("o1")).held
 
 
-async def test_a_message_that_an_operator_dropped_is_not_reported_as_waiting_when_it_fails_again():
+async def test_a_dropped_message_that_fails_again_is_not_reported_as_held():
     consumer, world = Consumer("c", attempts=1), None
 
     @consumer.on(OrderPaid)

@@ -1,4 +1,6 @@
-"""A handler that asks for a later time has its message wait: uncounted, in order, without a slot, and not for ever."""
+"""
+Handlers that raise TryLater: the message waits in order, without a slot and without a counted attempt, up to a limit.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ MINUTES = timedelta(minutes=1)
 
 
 class BankRefused(TimeoutError):
-    """Of the kind that is waited for, and permanent for a handler."""
+    """A subclass of an error in `waits_for` that is also `permanent` for the handler."""
 
 
 def now() -> float:
@@ -38,7 +40,7 @@ def now() -> float:
 
 
 def charging(fault: Callable[[OrderPaid], BaseException | None], **options: object) -> Consumer:
-    """Return a consumer whose handler raises what a function says."""
+    """Return a consumer whose handler raises the error that `fault` returns for the event, if any."""
     consumer = Consumer("charging", **options)  # type: ignore[arg-type]
 
     def charge(event: OrderPaid) -> None:
@@ -56,7 +58,10 @@ def charging(fault: Callable[[OrderPaid], BaseException | None], **options: obje
 def away_until(
     seconds: float, error: Callable[[], BaseException]
 ) -> Callable[[OrderPaid], BaseException | None]:
-    """Return a fault of orders above zero that lasts so long; their number is that of the calls."""
+    """
+    Return a fault function for `charging`: for the given number of seconds it returns a new error for each order with a positive
+    total.
+    """
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
     return lambda event: error() if event.total > 0 and loop.time() < ends else None
@@ -71,7 +76,8 @@ def totals(world: World) -> list[int]:
     return [invoice["data"]["total"] for invoice in world.documents("invoice")]
 
 
-async def test_a_message_waits_for_later_with_its_key_behind_it_while_others_go_on_in_its_slot():
+async def test_a_message_that_is_to_be_tried_later_does_not_occupy_a_slot():
+    """Later messages of its key wait behind it, and other keys are handled."""
     later = away_until(240, lambda: TryLater("the bank is closed", after=4 * MINUTES))
     world = World(charging(later, attempts=1), sessions_at_once=1)
     deliver(world, "o1", 1, 2)
@@ -94,9 +100,10 @@ async def test_a_message_waits_for_later_with_its_key_behind_it_while_others_go_
     "error",
     [TryLater, TimeoutError, lambda: ExceptionGroup("of a task group", [TimeoutError(), TryLater()])],
 )
-async def test_a_long_outage_costs_no_attempt_no_delivery_and_no_parked_key(
+async def test_a_long_outage_that_handlers_report_with_trylater_parks_no_key(
     error: Callable[[], BaseException], sessions: bool
 ):
+    """It counts no attempt and no delivery."""
     consumer = charging(away_until(120, error), waits_for=TimeoutError, attempts=1)
     subscription = MemorySubscription(sessions=sessions, max_deliveries=2)
     world = World(consumer, subscription=subscription, sessions_at_once=4)
@@ -111,16 +118,17 @@ async def test_a_long_outage_costs_no_attempt_no_delivery_and_no_parked_key(
 
 
 @pytest.mark.parametrize("error", [BankRefused, lambda: ExceptionGroup("mixed", [TryLater(), KeyError()])])
-async def test_what_is_permanent_for_a_handler_or_is_not_waited_for_fails_all_the_same(
+async def test_an_error_that_is_both_permanent_and_waited_for_counts_as_permanent(
     error: Callable[[], BaseException],
 ):
+    """A group of errors fails as well, if it contains an error that is not waited for."""
     world = World(charging(lambda event: error(), waits_for=(TimeoutError,), attempts=1))
     deliver(world, "o1", 1)
     await world.run()
     assert [1] == [parked.attempts for parked in world.of(MessageGivenUp, "parked")]
 
 
-async def test_a_message_that_waits_beyond_its_limit_is_parked_and_can_be_released():
+async def test_a_message_that_waits_beyond_longest_wait_is_parked():
     fault = away_until(540, TimeoutError)
     world = World(charging(fault, waits_for=TimeoutError, longest_wait=6 * MINUTES, attempts=2))
     deliver(world, "o1", 1, 2)
@@ -141,7 +149,10 @@ async def test_a_message_that_waits_beyond_its_limit_is_parked_and_can_be_releas
     assert [1, 2] == totals(world)
 
 
-async def test_once_all_keys_ask_for_later_one_message_probes_and_its_success_resumes_all():
+async def test_the_circuit_opens_when_all_keys_ask_for_a_later_time():
+    """
+    Then one message at a time is tried. Its success closes the circuit, and all messages are tried again.
+    """
     calls = list[float]()
     asks = away_until(120, lambda: calls.append(now()) or TryLater("the bank is away"))  # type: ignore[func-returns-value]
     consumer = charging(asks)
@@ -170,7 +181,7 @@ async def test_once_all_keys_ask_for_later_one_message_probes_and_its_success_re
     assert {"later", "circuit"} == {one.outcome for one in world.of(ConsumingDelayed)}
 
 
-async def test_a_message_that_tries_for_others_and_fails_leaves_the_next_one_its_turn():
+async def test_a_probing_message_that_fails_lets_the_next_message_probe():
     def fault(event: OrderPaid) -> BaseException | None:
         return ValueError("wrong") if event.total < 0 else away(event)
 
@@ -186,7 +197,8 @@ async def test_a_message_that_tries_for_others_and_fails_leaves_the_next_one_its
     assert [1] * 5 == totals(world)
 
 
-def test_a_new_message_probes_after_a_second_and_one_that_asked_after_a_back_off():
+def test_a_new_message_probes_an_open_circuit_after_one_second():
+    """A message that asked for a later time before waits for a back-off."""
     delays = []
     for _ in range(20):
         circuit = Circuit(TryLater())
@@ -200,7 +212,7 @@ def test_a_new_message_probes_after_a_second_and_one_that_asked_after_a_back_off
     assert max(delays) > 3
 
 
-async def test_an_outage_beyond_the_longest_wait_parks_a_handful_of_keys_and_no_more():
+async def test_an_outage_beyond_longest_wait_parks_only_five_keys():
     world = World(charging(away_until(120, TryLater), longest_wait=MINUTES))
     for key in range(12):
         deliver(world, f"o{key}", 1)
@@ -212,7 +224,7 @@ async def test_an_outage_beyond_the_longest_wait_parks_a_handful_of_keys_and_no_
 
 
 @pytest.mark.looptime(False)
-async def test_a_blocking_handler_asks_for_a_later_time_out_of_its_thread():
+async def test_trylater_that_is_raised_in_a_thread_has_the_same_effect():
     def charge() -> None:
         raise TryLater("the bank is closed")
 
@@ -232,13 +244,12 @@ async def test_a_blocking_handler_asks_for_a_later_time_out_of_its_thread():
     ("after", "seconds"),
     [(5, 5), (0.5, 0.5), (timedelta(seconds=5), 5), ("5", None), (-1, None), (math.nan, None)],
 )
-def test_a_handler_asks_for_a_later_time_in_seconds_too_and_never_fails_on_what_it_says(
-    after: Any, seconds: float | None
-):
+def test_trylater_takes_a_number_of_seconds_or_a_timedelta(after: Any, seconds: float | None):
+    """It ignores an invalid value."""
     assert seconds == TryLater("the bank is away", after=after).retry_after
 
 
-async def test_a_process_that_stops_gives_what_waits_back_at_once():
+async def test_a_process_that_stops_gives_waiting_messages_back_at_once():
     world = World(charging(away_until(60, lambda: TryLater(after=60 * MINUTES))))
     deliver(world, "o1", 1)
     await world.run(lambda: bool(world.of(ConsumingDelayed)))
@@ -248,7 +259,7 @@ async def test_a_process_that_stops_gives_what_waits_back_at_once():
     assert [0] == [one.delivery_count for one in world.subscription.waiting]
 
 
-def test_a_consumer_refuses_what_it_cannot_wait_for():
+def test_a_consumer_refuses_invalid_waiting_settings():
     with pytest.raises(ConfigurationError, match="waits_for takes classes of errors, not 'TimeoutError'"):
         Consumer("c", waits_for=("TimeoutError",))  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"longest_wait must be .* more than 0"):

@@ -1,4 +1,6 @@
-"""Upcasters: an event type takes payloads of its earlier versions, in every consumer; a model of one's own where it is told how."""
+"""
+Upcasters: a consumer handles payloads of earlier schema versions, for event types of this library and for models of other libraries.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class ForeignPriced(BaseModel):
     ],
 )
 @pytest.mark.parametrize(("version", "total"), [(1, 500), (2, 5)])
-async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_takes(
+async def test_upcasters_convert_an_old_payload_to_the_version_of_the_handler(
     model: type[BaseModel], options: dict[str, Any], version: int, total: int
 ):
     consumer, seen = Consumer("invoicing"), []
@@ -60,7 +62,7 @@ async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_ta
     assert [(total, "EUR")] == seen
 
 
-async def test_a_version_goes_to_the_next_handler_that_its_upcasters_lead_to():
+async def test_an_old_version_goes_to_the_lowest_handler_version_that_its_upcasters_reach():
     consumer, seen = Consumer("invoicing"), []
 
     def handled_as(name: str) -> Any:
@@ -89,9 +91,11 @@ async def test_a_version_goes_to_the_next_handler_that_its_upcasters_lead_to():
         (4, {1: in_cents}, "this consumer takes 3. Deploy one that takes it."),
     ],
 )
-async def test_the_upcaster_that_is_missing_is_named_and_none_is_advised_for_what_is_newer(
+async def test_the_error_of_an_unknown_version_names_the_missing_upcaster(
     version: int, upcasters: Any, advice: str
 ):
+    """For a version that is newer than the handler's, it advises to deploy a newer consumer."""
+
     class Priced2(Priced):
         pass
 
@@ -105,7 +109,7 @@ async def test_the_upcaster_that_is_missing_is_named_and_none_is_advised_for_wha
     assert str(parked.error).endswith(advice)
 
 
-async def test_an_upcaster_that_returns_nothing_is_named_with_its_version():
+async def test_the_error_of_an_upcaster_that_returns_none_names_its_version():
     consumer = Consumer("invoicing")
     upcasters = {1: in_cents, 2: lambda payload: None}
     consumer.on(ForeignPriced, subject="OrderPaid", version=3, upcasters=upcasters)(_handler)  # type: ignore[arg-type]
@@ -117,7 +121,7 @@ async def test_an_upcaster_that_returns_nothing_is_named_with_its_version():
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
-def test_an_upcaster_that_leads_nowhere_is_refused_where_it_is_declared(version: int):
+def test_an_upcaster_for_the_current_or_a_later_version_is_refused_when_declared(version: int):
     said = f"takes schema version 2, so its upcasters start at earlier versions, not at {version}. Name the"
     with pytest.raises(TypeError, match=f"Repriced {said}"):
 
