@@ -26,7 +26,7 @@ def committed(note: Note, version: int = 1) -> Note:
     return note
 
 
-def test_a_new_entity_raises_what_it_recorded_after_its_created_event():
+def test_the_created_event_of_a_new_entity_comes_before_its_recorded_events():
     note = Note(text="first")
     note.file_as("f")
     note.change("second")
@@ -37,7 +37,7 @@ def test_a_new_entity_raises_what_it_recorded_after_its_created_event():
     ]
 
 
-def test_the_created_event_keeps_its_id_and_time_however_often_it_is_asked_for():
+def test_the_created_event_keeps_its_id_and_time_when_the_entity_changes():
     note = Note(text="first")
     (before,) = note.events
     note.change("second")
@@ -53,7 +53,7 @@ class Seat(Entity):
     row: int
 
 
-def test_a_key_is_made_of_the_fields_a_class_names_or_of_their_values():
+def test_the_partition_key_of_an_entity_is_built_from_its_key_fields():
     seat = Seat(hall="main", row=5)
     made = [Seat.key_of("main", 5), Seat.key_of("main", row=5), Seat.key_of(row=5, hall="main")]
     assert [("main", 5)] * 4 == [seat.partition_key, *made]
@@ -80,7 +80,7 @@ class Ledger(Entity):
         return EntryCounted(entries=(self.entry,))
 
 
-def test_a_recorded_event_does_not_change_with_what_it_was_made_of():
+def test_a_recorded_event_does_not_change_with_the_objects_in_its_fields():
     entry, labels = Entry(quantity=5), ["new"]
     ledger = Ledger(entry=entry)
     ledger.record(EntryAdded(entry=entry, labels=labels))
@@ -92,7 +92,7 @@ def test_a_recorded_event_does_not_change_with_what_it_was_made_of():
     assert (5, ["new"]) == (taken[1].entry.quantity, ledger.events[1].labels)
 
 
-def test_an_event_type_that_coalesces_is_replaced_in_place():
+def test_a_coalescing_event_replaces_the_earlier_event_of_its_type():
     note = committed(Note())
     note.tag_as("old")
     note.change("text")
@@ -103,7 +103,7 @@ def test_an_event_type_that_coalesces_is_replaced_in_place():
     ]
 
 
-def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
+def test_an_entity_keeps_the_events_that_were_recorded_during_its_commit():
     for note in (Note(), committed(Note())):
         note.change("before")
         taken = progress_of(note).take(note.created_event)
@@ -114,7 +114,7 @@ def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
         assert (2, '"2"', False) == (note.version, note.etag, note.is_new)
 
 
-def test_a_softly_deletable_entity_cannot_hide_what_deletes_it():
+def test_a_soft_deletable_entity_cannot_have_a_field_named_delete():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(TypeError, match="named 'delete': SoftDeletable uses that name"):
@@ -128,14 +128,15 @@ OWN_NAMES = {name for name in vars(Entity) if not name.startswith("_")} - {
 
 
 @pytest.mark.parametrize("name", sorted(OWN_NAMES | {"entity_type", "_progress"}))
-def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: str):
+def test_a_field_with_the_name_of_an_entity_member_is_refused(name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic warns of it too
         with pytest.raises(TypeError, match=f"named '{name}'"):
             type("Hiding", (Entity,), {"__annotations__": {name: str}, "__module__": __name__})
 
 
-def test_a_copy_records_its_own_events_and_under_another_id_is_new():
+def test_a_copy_of_an_entity_records_its_own_events():
+    """A copy with another id counts as a new entity."""
     note = Note(id="a")
     progress_of(note).note_commit(version=3, etag='"3"', taken=progress_of(note).take(note.created_event))
     same, other, deep = note.model_copy(), note.model_copy(update={"id": "b"}), note.model_copy(deep=True)
@@ -158,7 +159,8 @@ def test_an_entity_class_with_a_delete_method_must_be_soft_deletable():
                 self.is_deleted = True
 
 
-def test_a_mark_of_deletion_that_the_store_could_not_see_is_refused():
+def test_a_deletion_mark_that_queries_cannot_find_is_refused():
+    """The field `deleted` has to be a boolean that is stored under that name."""
     with pytest.raises(TypeError, match="stored under that name"):
 
         class Aliased(SoftDeletable):
@@ -191,21 +193,19 @@ class OwnPlan(Plan):
         ({"etag": "e"}, "Plan has no field 'etag'. Did you mean id or seat_count or price?"),
     ],
 )
-def test_a_misspelled_argument_of_an_entity_is_refused_with_the_nearest_field(
-    given: dict[str, Any], said: str
-):
+def test_the_error_of_a_misspelled_argument_names_similar_fields(given: dict[str, Any], said: str):
     with pytest.raises(TypeError) as caught:
         Plan(**given)
     assert said == str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [Plan, OpenPlan, OwnPlan])
-def test_a_stored_document_may_have_fields_that_its_class_does_not_know(kind: type[Plan]):
+def test_a_stored_document_may_have_fields_that_are_missing_in_its_class(kind: type[Plan]):
     plan = kind.restore({"id": "p", "seatCount": 2, "seatCuont": 5}, version=1, etag='"e"')
     assert 2 == plan.seat_count
 
 
-def test_a_validator_of_the_whole_model_takes_arguments_of_its_own():
+def test_a_model_validator_may_take_arguments_that_are_no_fields():
     class Person(Entity):
         name: str
 

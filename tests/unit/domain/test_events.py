@@ -24,7 +24,7 @@ class SeatFreed(DomainEvent):
     ttl = timedelta(hours=1)
 
 
-def test_the_payload_is_camel_case_json_with_id_action_and_time_first():
+def test_the_payload_of_an_event_is_camel_case_json():
     event = SeatTaken(
         id="e1",
         created_at=datetime(2026, 1, 2, tzinfo=UTC),
@@ -43,13 +43,13 @@ def test_the_payload_is_camel_case_json_with_id_action_and_time_first():
     } == json.loads(json.dumps(payload))
 
 
-def test_an_id_is_a_random_uuid_of_version_4():
+def test_new_ids_are_random_uuids_of_version_4():
     ids = {new_id() for _ in range(100)}
     assert 100 == len(ids)
     assert ids == {str(UUID(one, version=4)) for one in ids}
 
 
-def test_a_type_has_its_own_name_version_and_time_to_live_or_the_defaults():
+def test_an_event_type_has_defaults_for_action_schema_version_and_time_to_live():
     assert ("seat.freed", 3, timedelta(hours=1)) == (
         SeatFreed.action,
         SeatFreed.schema_version,
@@ -69,7 +69,7 @@ def test_a_type_has_its_own_name_version_and_time_to_live_or_the_defaults():
         {"ttl": timedelta(days=30000)},
     ],
 )
-def test_a_type_that_could_not_be_stored_or_read_is_refused_where_it_is_defined(wrong: dict[str, object]):
+def test_an_event_type_with_invalid_settings_is_refused_at_its_definition(wrong: dict[str, object]):
     with pytest.raises(TypeError, match=r"Impossible[.](ttl|schema_version|action) has to be"):
         type("Impossible", (DomainEvent,), {**wrong, "__module__": __name__})
 
@@ -81,7 +81,7 @@ OWN_NAMES = {name for name in vars(DomainEvent) if not name.startswith("_")} - {
 
 
 @pytest.mark.parametrize("name", sorted(OWN_NAMES | {"action"}))
-def test_a_field_that_would_hide_what_is_said_of_the_type_is_refused(name: str):
+def test_a_field_with_the_name_of_an_event_member_is_refused(name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic warns of it too
         with pytest.raises(TypeError, match=f"named '{name}'"):
@@ -116,7 +116,9 @@ class Computed(BaseModel):
         ("createdAt", "when", Computed),
     ],
 )
-def test_an_event_with_an_id_an_action_or_a_time_of_its_own_is_refused(taken: str, name: str, field: Any):
+def test_a_field_that_would_be_stored_as_id_action_or_creation_time_is_refused(
+    taken: str, name: str, field: Any
+):
     bases, body = (DomainEvent,), {"__annotations__": {name: int}, name: field}
     if isinstance(field, type):
         bases, body = (field, DomainEvent), {}  # type: ignore[assignment]
@@ -148,12 +150,12 @@ NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - what the tests are about
         ({"facts": {"seen": (NAIVE,)}}, "facts.seen.0"),
     ],
 )
-def test_a_time_without_an_offset_is_refused_with_its_event_and_field(given: dict[str, Any], field: str):
+def test_a_time_without_a_utc_offset_in_an_event_is_refused(given: dict[str, Any], field: str):
     with pytest.raises(ValueError, match=rf"'{field}' of Visited has no UTC offset.*datetime\.now\(UTC\)"):
         Visited(**given)
 
 
-def test_a_model_that_iterates_over_something_else_than_its_fields_is_looked_into():
+def test_times_without_an_offset_are_found_inside_root_models():
     class Times(RootModel[list[datetime]]):
         def __iter__(self):  # type: ignore[override]
             return iter(self.root)

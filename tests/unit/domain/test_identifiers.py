@@ -20,13 +20,13 @@ ODD = [
 @pytest.mark.parametrize(
     "bad", ["", "a/b", "a\\b", "a?b", "a#b", "\ud800", "x" * 1024, "é" * 512, None, 5, *ODD]
 )
-def test_what_cosmos_db_or_its_sdk_cannot_take_is_refused_as_an_id(bad: str):
+def test_check_id_refuses_ids_that_cosmos_db_or_its_sdk_cannot_handle(bad: str):
     with pytest.raises(UsageError, match="cannot be the id"):
         check_id(bad)
 
 
 @pytest.mark.parametrize("good", ["x", "é" * 511, "a b", "a.b-c_d:e", "✓", "...", " x"])
-def test_any_other_text_is_an_id(good: str):
+def test_check_id_accepts_any_other_text(good: str):
     check_id(good)
 
 
@@ -46,11 +46,11 @@ def test_any_other_text_is_an_id(good: str):
         ["a"],
     ],
 )
-def test_what_cosmos_db_or_its_sdk_cannot_take_is_refused_as_a_partition_key(bad: str):
+def test_check_partition_key_refuses_values_that_cosmos_db_cannot_handle(bad: str):
     with pytest.raises(UsageError, match="cannot be the partition key"):
         check_partition_key(bad)
 
 
 @pytest.mark.parametrize("good", ["x", "é" * 1024, "a/b\\c?d#e", "✓"])
-def test_any_other_text_is_a_partition_key(good: str):
+def test_check_partition_key_accepts_any_other_text(good: str):
     check_partition_key(good)
