@@ -1,4 +1,4 @@
-"""A small application, asked without a server."""
+"""A small FastAPI application for the tests of this directory, which is called without a server."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ class Answer:
 async def ask(
     app: FastAPI, method: str, path: str, headers: Iterable[tuple[str, str]] = (), body: bytes = b""
 ) -> Answer:
-    """Send a request, and return the answer, also where the application then raises."""
+    """
+    Send a request to the application and return its answer, even if the application raises an error after it.
+    """
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Etags in the headers of requests and answers, as RFC 9110 has them."""
+"""Conditional requests: the headers ETag, If-Match and If-None-Match, as RFC 9110 defines them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.fastapi import Match, NoneMatch, set_etag
 from tests.unit.fastapi.orders import Order, ask, make_app
 
-# What RFC 9110 lets an etag consist of, but the characters beyond ASCII.
+# The characters that RFC 9110 allows in an etag, without those outside of ASCII.
 opaque = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='"'), max_size=8)
 etags = st.builds(lambda weak, text: f'{"W/" * weak}"{text}"', st.booleans(), opaque)
 gaps = st.text(" \t", max_size=2)
@@ -27,7 +27,7 @@ def request(method: str) -> Request:
 
 
 @given(st.lists(etags, min_size=1, max_size=4), st.data())
-def test_a_list_of_etags_is_read_whatever_stands_between_them_and_in_how_many_lines(
+def test_a_list_of_etags_is_parsed_with_any_spacing_and_any_number_of_header_lines(
     listed: list[str], data: st.DataObject
 ):
     text = data.draw(gaps) + listed[0]
@@ -46,7 +46,7 @@ def test_a_list_of_etags_is_read_whatever_stands_between_them_and_in_how_many_li
 
 
 @given(st.text(st.sampled_from('*,"W/ ab'), max_size=8))
-def test_a_header_that_is_there_is_a_condition_or_refused(text: str):
+def test_a_malformed_etag_header_is_never_treated_as_missing(text: str):
     try:
         found = Match.of([text]).etags
     except HTTPException:
@@ -56,7 +56,8 @@ def test_a_header_that_is_there_is_a_condition_or_refused(text: str):
 
 
 @given(st.lists(etags, max_size=4), etags)
-def test_an_etag_matches_strongly_for_a_change_and_weakly_for_a_copy(listed: list[str], own: str):
+def test_if_match_compares_etags_strongly(listed: list[str], own: str):
+    """If-None-Match compares them weakly, as RFC 9110 asks."""
     own = own.removeprefix("W/")
     change, copy = Match.of(listed or None), NoneMatch.of(request("HEAD"), listed or None)
 
@@ -72,7 +73,7 @@ def holds(condition: Match | NoneMatch, entity: Order) -> bool:
     return True
 
 
-def test_an_etag_that_is_not_known_is_not_given_out():
+def test_an_answer_has_no_etag_header_if_the_etag_is_unknown():
     response = Response()
     set_etag(response, order(None))
     assert "etag" not in response.headers

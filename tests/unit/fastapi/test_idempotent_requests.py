@@ -1,4 +1,6 @@
-"""The header Idempotency-Key: what it has to be, whose it is, and what a repetition is answered."""
+"""
+The header Idempotency-Key: which values are valid, to which caller and route a key belongs, and how a repeated request is answered.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ async def place(app: FastAPI, *keys: str, body: bytes = b'{"a": 1, "b": 2}', who
     return await ask(app, "POST", "/shop/orders", headers, body)
 
 
-async def test_a_repetition_is_answered_as_the_first_request_and_says_so():
+async def test_a_repeated_request_gets_the_answer_of_the_first_request():
+    """The header Idempotent-Replayed marks it."""
     app = make_app(container := MemoryContainer())
     first, again = await place(app, '"k-1"'), await place(app, "k-1", body=b'{"b":2,"a":1}')
 
@@ -78,17 +81,18 @@ async def test_a_repetition_is_answered_as_the_first_request_and_says_so():
     assert ["OrderPaid"] == actions(container)
 
 
-async def test_a_body_may_be_nested_deeper_than_a_model_is_written():
+async def test_the_body_of_an_idempotent_request_may_be_nested_deeply():
     app, body = make_app(MemoryContainer()), b'{"a": ' + 400 * b"[" + 400 * b"]" + b"}"
     assert [201, 201, 422] == [(await place(app, "k", body=one)).status for one in (body, body + b" ", b"{}")]
 
 
-def test_a_time_for_which_no_answer_is_kept_is_refused_where_the_route_is_made():
+def test_an_invalid_retention_time_of_answers_is_refused_when_the_route_is_defined():
     with pytest.raises(UsageError, match="An answer is kept"):
         idempotency_key(caller=None, remembered_for=timedelta(0))
 
 
-async def test_of_eight_equal_requests_at_once_one_is_carried_out_and_the_others_are_told():
+async def test_only_one_of_eight_equal_requests_at_the_same_time_is_carried_out():
+    """The others are answered with 409 and Retry-After."""
     app = make_app(container := MemoryContainer())
     answers = await asyncio.gather(*(place(app, "k") for _ in range(8)))
     assert [201] + [409] * 7 == sorted(answer.status for answer in answers)
@@ -98,7 +102,8 @@ async def test_of_eight_equal_requests_at_once_one_is_carried_out_and_the_others
     assert ["OrderPaid"] == actions(container)
 
 
-async def test_an_idempotency_key_belongs_to_caller_and_route_and_another_body_is_refused():
+async def test_an_idempotency_key_is_scoped_to_its_caller_and_route():
+    """The same key with another body is refused."""
     app = make_app(container := MemoryContainer())
     await place(app, "k")
     assert [201, 422] == [
@@ -119,7 +124,7 @@ async def test_an_idempotency_key_belongs_to_caller_and_route_and_another_body_i
 
 
 @pytest.mark.parametrize("keys", [(), ("",), ("two words",), ("a" * 256,), ('"a', "b"), ("ö",), ('"a";q=1',)])
-async def test_a_request_without_one_usable_key_is_refused(keys: tuple[str, ...]):
+async def test_a_request_without_a_valid_idempotency_key_is_refused(keys: tuple[str, ...]):
     answer = await place(make_app(container := MemoryContainer()), *keys)
     assert (400, MEDIA_TYPE) == (answer.status, answer.headers["content-type"])
     assert "such as a UUID" in answer.body["detail"]
@@ -127,35 +132,35 @@ async def test_a_request_without_one_usable_key_is_refused(keys: tuple[str, ...]
     assert () == container.documents()
 
 
-async def test_the_description_of_the_api_says_whether_the_key_is_required():
+async def test_the_openapi_document_says_whether_the_idempotency_key_is_required():
     routes = make_app(MemoryContainer()).openapi()["paths"]
     operations = routes["/shop/orders"]["post"], routes["/shop/orders/{order_id}"]["put"]
     found = [one for of in operations for one in of["parameters"] if one["name"] == "Idempotency-Key"]
     assert [True, False] == [one["required"] for one in found]
 
 
-async def test_where_the_key_is_not_required_a_request_without_it_is_carried_out_each_time():
+async def test_a_request_without_an_optional_idempotency_key_is_carried_out_each_time():
     app = make_app(container := MemoryContainer())
     answers = [await ask(app, "PUT", "/shop/orders/a") for _ in range(2)]
     assert [204, 409] == [answer.status for answer in answers]
     assert [] == stored(container, "requestAnswer")
 
 
-async def test_what_fails_is_not_remembered():
+async def test_the_answer_of_a_failed_request_is_not_kept():
     app = make_app(container := MemoryContainer())
     assert 402 == (await place(app, "k", body=b'{"refuse": true}')).status
     assert () == container.documents()
     assert 201 == (await place(app, "k")).status
 
 
-async def test_where_it_is_not_known_whether_it_was_stored_the_caller_may_repeat_it():
+async def test_a_request_with_an_unknown_outcome_is_answered_with_503_and_retry_after():
     store = FaultyStore(MemoryContainer(), [CommitFault.LOST_BEFORE] * 99)
     answer = await place(make_app(store), "k")
     assert (503, "1") == (answer.status, answer.headers["retry-after"])
     assert "repeat the request under the same Idempotency-Key" in answer.body["detail"]
 
 
-async def test_a_caller_that_has_no_lasting_name_is_refused():
+async def test_a_caller_that_cannot_be_serialized_is_refused():
     app = FastAPI()
     install(app, Outbox(MemoryContainer()))
 

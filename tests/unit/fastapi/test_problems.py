@@ -1,4 +1,4 @@
-"""Every error of an application is answered with problem details that say what its caller may do."""
+"""Errors of an application are answered with problem details (RFC 9457) that say what the client may do."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ async def answer_to(error: Exception, app: FastAPI | None = None) -> Answer:
 
 
 @pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
-async def test_every_error_of_the_tree_has_its_status_and_tells_no_secret(
+async def test_every_error_of_the_library_has_an_http_status(
     kind: type[errors.OutboxError], caplog: pytest.LogCaptureFixture
 ):
+    """The answer does not contain the error's text, which may hold secrets."""
     answer = await answer_to(made(kind))
 
     assert STATUSES.get(kind.__name__, 500) == answer.status
@@ -80,13 +81,14 @@ async def test_every_error_of_the_tree_has_its_status_and_tells_no_secret(
         pytest.param(errors.NotModified(etag='"3"'), "etag", '"3"', id="304"),
     ],
 )
-async def test_an_answer_says_when_to_retry_and_what_is_stored_now(
+async def test_an_error_answer_has_a_retry_after_or_etag_header(
     error: Exception, header: str, value: str | None
 ):
     assert value == (await answer_to(error)).headers.get(header)
 
 
-async def test_a_bug_is_a_problem_that_names_the_request_and_no_secret():
+async def test_an_unexpected_exception_is_answered_with_500_without_its_text():
+    """The answer has the correlation id of the request, so that an operator finds the log line."""
     answer = await answer_to(RuntimeError("the key is sesame"))
 
     assert (500, "application/problem+json") == (answer.status, answer.headers["content-type"])
@@ -107,7 +109,7 @@ async def test_a_bug_is_a_problem_that_names_the_request_and_no_secret():
         ),
     ],
 )
-async def test_an_error_that_the_application_raises_is_a_problem_too(
+async def test_an_httpexception_of_the_application_is_answered_with_problem_details(
     error: HTTPException, told: dict[str, Any], caplog: pytest.LogCaptureFixture
 ):
     answer = await answer_to(error)
@@ -119,16 +121,17 @@ async def test_an_error_that_the_application_raises_is_a_problem_too(
     assert (answer.status >= 500) == ("request.failed" in caplog.text)
 
 
-async def test_what_is_no_error_is_left_to_fastapi():
+async def test_a_redirect_is_left_to_fastapi():
     answer = await answer_to(HTTPException(303, headers={"Location": "/other"}))
     assert (303, "/other") == (answer.status, answer.headers["location"])
     assert "problem" not in answer.headers["content-type"]
 
 
 @pytest.mark.parametrize("status", [422, 400])
-async def test_an_invalid_request_is_answered_with_the_configured_status_and_the_wrong_field(
+async def test_an_invalid_request_is_answered_with_the_name_of_the_wrong_field(
     status: int,
 ):
+    """Its status is 422, or the configured one."""
     app = make_app(MemoryContainer(), **({} if status == 422 else {"invalid_status": status}))
 
     answer = await ask(app, "GET", f"/orders/{'x' * 1024}")
@@ -138,7 +141,7 @@ async def test_an_invalid_request_is_answered_with_the_configured_status_and_the
     assert "1 to 1023 bytes" in answer.text
 
 
-async def test_a_failure_is_logged_under_what_its_caller_was_given(caplog: pytest.LogCaptureFixture):
+async def test_a_failure_is_logged_with_the_correlation_id_of_the_request(caplog: pytest.LogCaptureFixture):
     app = make_app(MemoryContainer())
 
     @app.get("/failing")
@@ -154,7 +157,7 @@ async def test_a_failure_is_logged_under_what_its_caller_was_given(caplog: pytes
     assert not record.exc_info, "an outage is one line"
 
 
-async def test_an_error_of_a_websocket_is_raised_for_the_server():
+async def test_an_error_in_a_websocket_is_raised_to_the_server():
     app = FastAPI()
     install(app, Outbox(MemoryContainer()))
 

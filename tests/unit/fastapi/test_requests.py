@@ -1,4 +1,6 @@
-"""Each request has one unit of work of its own, and its events carry its correlation id and its trace."""
+"""
+Each request has a unit of work of its own. Its events carry the correlation id and the trace of the request.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.unit.fastapi.orders import Orders, OrdersDep, ask, make_app
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-# What another module of the application says once more.
+# Another module of the application may declare the same dependency again.
 OrdersAgain = Annotated[Orders, Depends(unit_of_work(Orders))]
 
 
@@ -27,7 +29,8 @@ async def same_unit(uow: OrdersAgain) -> Orders:
     return uow
 
 
-async def test_all_of_a_request_shares_one_unit_of_work_and_no_other_request_does():
+async def test_all_dependencies_of_a_request_share_one_unit_of_work():
+    """No other request gets the same one."""
     app, seen = make_app(MemoryContainer()), []
 
     @app.get("/units")
@@ -43,7 +46,9 @@ async def test_all_of_a_request_shares_one_unit_of_work_and_no_other_request_doe
     assert all(type(uow) is Orders for uow in seen)
 
 
-async def test_an_application_without_an_outbox_says_where_it_is_set(caplog: pytest.LogCaptureFixture):
+async def test_the_error_of_an_application_without_an_outbox_says_where_to_set_it(
+    caplog: pytest.LogCaptureFixture,
+):
     app = FastAPI()
     install(app)
 
@@ -60,14 +65,14 @@ async def test_an_application_without_an_outbox_says_where_it_is_set(caplog: pyt
         assert "set app.state.outbox to an Outbox in its lifespan" in str(error[1])
 
 
-async def test_the_outbox_may_be_set_after_the_installation_and_another_one_later():
+async def test_the_outbox_may_be_set_after_install_was_called():
     app = make_app(MemoryContainer())
     assert "Outbox" == (await ask(app, "GET", "/outbox")).body
     install(app, other := Outbox(MemoryContainer()))
     assert other is app.state.outbox
 
 
-async def test_an_application_without_the_installation_says_how_to_install():
+async def test_the_error_of_an_application_without_install_says_how_to_call_it():
     app = FastAPI()
     app.state.outbox = Outbox(MemoryContainer())
 
@@ -79,7 +84,7 @@ async def test_an_application_without_the_installation_says_how_to_install():
         await ask(app, "GET", "/")
 
 
-async def test_events_carry_the_correlation_id_and_the_trace_of_their_request():
+async def test_events_have_the_correlation_id_and_trace_of_their_request():
     container = MemoryContainer()
     app = make_app(container)
     await ask(app, "POST", "/orders/o1")
@@ -99,7 +104,7 @@ async def test_events_carry_the_correlation_id_and_the_trace_of_their_request():
     assert "traceparent" not in second
 
 
-def test_without_fastapi_the_import_names_the_extra():
+def test_the_import_error_without_fastapi_names_the_extra_to_install():
     program = "import sys; sys.modules['fastapi'] = None; import cosmos_outbox.fastapi"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
     assert "pip install 'cosmos-outbox[fastapi]'" in run.stderr.splitlines()[-1]
