@@ -1,5 +1,5 @@
 """
-A consumer in a function: one effect for each message, order kept through failure, and what the host is told.
+A consumer in Azure Functions: one effect for each message, order kept through failures, and what is returned to the Functions host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from triggers import consume, message_from
 
 
 class Shop:
-    """The stores of a consumer that runs in any number of processes."""
+    """The containers of a consumer. `process` returns the handling of a new process."""
 
     def __init__(self, **options: Any) -> None:
         self.container, self.parked = MemoryContainer(), MemoryParked()
@@ -60,7 +60,7 @@ def paid(total: int, **fields: Any) -> Message:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "string", "json"])
-def test_what_the_host_passes_becomes_a_message(kind: str):
+def test_a_message_from_the_functions_host_is_converted(kind: str):
     sent = Message(
         message_id="m1",
         session_id="o1",
@@ -76,7 +76,7 @@ def test_what_the_host_passes_becomes_a_message(kind: str):
     assert sent == message_from(received(sent, deliveries=3, kind=kind))
 
 
-async def test_a_message_takes_effect_once_however_often_and_to_whichever_process_it_is_delivered():
+async def test_a_message_takes_effect_once_although_several_processes_receive_it():
     shop, sent = Shop(), paid(5)
     for deliveries in (1, 2, 3):
         await consume(received(sent, deliveries=deliveries), shop.process())
@@ -85,7 +85,7 @@ async def test_a_message_takes_effect_once_however_often_and_to_whichever_proces
     assert (1, 2) == (shop.of(MessageHandled, "handled"), shop.of(MessageHandled, "repeated"))
 
 
-async def test_a_message_that_fails_parks_its_key_and_the_host_is_told_that_it_is_done():
+async def test_a_failed_message_parks_its_key_and_ends_the_invocation_without_an_error():
     shop = Shop(attempts=2)
     for sent in (paid(-1), paid(2), paid(3, session="o2")):
         await consume(received(sent), shop.process())
@@ -95,8 +95,8 @@ async def test_a_message_that_fails_parks_its_key_and_the_host_is_told_that_it_i
     assert 1 == shop.of(MessageHandled, "handled")
 
 
-async def test_a_key_that_another_process_parks_is_noticed_at_the_next_message():
-    """A lock that was lost while a function ran lets two processes work on one session."""
+async def test_a_process_notices_at_the_next_message_that_another_process_parked_the_key():
+    """Two processes may work on one session if a lock was lost while a function ran."""
     shop = Shop(attempts=1)
     one, other = shop.process(), shop.process()
     await consume(received(paid(1)), one)
@@ -107,7 +107,7 @@ async def test_a_key_that_another_process_parks_is_noticed_at_the_next_message()
 
 
 class Away(MemoryContainer):
-    """A container that does not answer before a time of the loop's clock."""
+    """A container that is unavailable until the time `back_at` on the event loop's clock."""
 
     back_at = 0.0
 
@@ -117,7 +117,7 @@ class Away(MemoryContainer):
         return await super().commit(*arguments, **options)
 
 
-async def test_after_its_patience_a_function_gives_the_message_back_before_the_host_ends_it():
+async def test_a_function_gives_up_a_message_before_the_timeout_of_the_host():
     shop, clock = Shop(), asyncio.get_running_loop().time
     shop.container = away = Away()
     away.back_at, began = clock() + 1e6, clock()
@@ -136,9 +136,10 @@ async def test_after_its_patience_a_function_gives_the_message_back_before_the_h
         ({"on_failure": "dead_letter", "attempts": 1}, paid(-1), "ValueError: a total below zero"),
     ],
 )
-async def test_a_function_that_cannot_dead_letter_raises_with_the_reason(
+async def test_a_function_raises_an_error_for_a_message_that_it_would_dead_letter(
     options: dict[str, Any], sent: Message, reason: str
 ):
+    """A function cannot dead-letter by itself, so the host has to."""
     shop = Shop(**options)
     with pytest.raises(MessageError, match=f"neither handle nor dead-letter.*{reason}"):
         await consume(received(sent), shop.process())

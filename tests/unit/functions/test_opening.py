@@ -1,4 +1,6 @@
-"""What the invocations of a process share is opened at the first of them, and once."""
+"""
+Clients that all invocations of a Functions process share: they are opened once, at the first invocation.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from triggers import Once
 
 
-async def test_invocations_that_come_at_once_share_what_the_first_one_opens():
+async def test_invocations_at_the_same_time_share_the_clients_of_the_first_one():
     opened: list[object] = []
 
     @Once
@@ -23,7 +25,8 @@ async def test_invocations_that_come_at_once_share_what_the_first_one_opens():
     assert opened == [await clients()]
 
 
-async def test_what_could_not_be_opened_is_closed_and_the_next_invocation_tries_again():
+async def test_a_failed_opening_is_tried_again_at_the_next_invocation():
+    """Clients that were opened before the failure are closed."""
     events: list[str] = []
 
     @Once

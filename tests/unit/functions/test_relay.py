@@ -1,5 +1,5 @@
 """
-A relay in a function: nothing lost, first copies in order, and keys that stay parked from one invocation to the next.
+The relay in Azure Functions: no event is lost, first copies arrive in order, and keys stay parked from one invocation to the next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCOPE = Scope(processor="function", container="d-c")
 
 
 class Topic:
-    """A topic and a parked store, for functions in any number of processes."""
+    """A topic and a parked store. `process` returns the relay of a new process."""
 
     def __init__(self) -> None:
         self.broker, self.parked, self.records = MemoryBroker(), MemoryParked(), list[Record]()
@@ -62,7 +62,7 @@ class Topic:
         return [message.message_id for message in self.broker.accepted]
 
 
-async def test_nothing_is_sent_while_the_parked_store_does_not_say_which_keys_are_parked():
+async def test_nothing_is_sent_while_the_parked_keys_cannot_be_read():
     topic = Topic()
     read = topic.parked.read
 
@@ -80,7 +80,8 @@ async def test_nothing_is_sent_while_the_parked_store_does_not_say_which_keys_ar
     assert ["a/1", "b/2"] == sorted(topic.sent)
 
 
-async def test_without_a_parked_store_a_refused_event_fails_its_batch_and_other_keys_are_sent():
+async def test_a_refused_event_without_a_parked_store_fails_the_batch():
+    """Events of other keys are sent."""
     topic = Topic()
     topic.reject("a/1")
     with pytest.raises(MessageRejected, match="'a/1' of partition key 'a'"):
@@ -89,7 +90,8 @@ async def test_without_a_parked_store_a_refused_event_fails_its_batch_and_other_
     assert ["b/3"] == topic.sent
 
 
-async def test_a_call_ends_before_the_host_ends_it_and_the_batch_that_comes_again_is_sent_in_order():
+async def test_an_invocation_during_an_outage_ends_before_the_timeout_of_the_host():
+    """The host repeats the batch, which is then sent in order."""
     topic = Topic()
     process, clock = topic.process(), asyncio.get_running_loop().time
     topic.broker.down, began = True, clock()
@@ -110,7 +112,7 @@ async def test_a_call_ends_before_the_host_ends_it_and_the_batch_that_comes_agai
         {"current": event(), "metadata": {"lsn": 1, "operationType": "create"}},  # all versions and deletes
     ],
 )
-async def test_a_batch_whose_order_is_not_known_is_refused(change: Document):
+async def test_a_batch_without_the_order_of_its_changes_is_refused(change: Document):
     topic = Topic()
     with pytest.raises(ConfigurationError, match="'latest version'"):
         await topic.process()(documents(event("b", 2), change))
@@ -120,7 +122,8 @@ async def test_a_batch_whose_order_is_not_known_is_refused(change: Document):
 
 class Functions(Fleet):
     """
-    Hosts of one partition: each calls its function with a batch until it returns, then moves the checkpoint.
+    Simulated Functions hosts of one partition. Each host calls its function with a batch until the call succeeds, and then moves the
+    checkpoint.
     """
 
     relay_type = TriggeredRelay
@@ -147,7 +150,7 @@ class Functions(Fleet):
 
 
 async def operate(keys: ParkedKeys, poison: frozenset[str]) -> None:
-    """Drop what can never be sent, release the keys."""
+    """Drop the events that can never be sent, and release the keys."""
     for key in await keys.list():
         with suppress(OutboxError):
             for held in (await keys.show(key.partition_key)).held:
@@ -162,9 +165,7 @@ async def check(
     operations: Iterable[float],
     relay_type: type[TriggeredRelay] = TriggeredRelay,
 ) -> None:
-    """
-    Play a history with functions in place of workers and an operator, and compare the topic with what was committed.
-    """
+    """Play a history with functions and an operator, and compare the topic with the committed events."""
     broker = MemoryBroker(
         clock=lambda: asyncio.get_running_loop().time(),
         dedup_window_seconds=None,
@@ -204,7 +205,7 @@ OPERATIONS = st.lists(st.floats(0, 40), max_size=4)
 
 @settings(max_examples=examples(60, many=400), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(history=histories(), poison=POISON, operations=OPERATIONS)
-async def test_nothing_is_lost_and_first_copies_keep_their_order_whatever_hosts_and_operators_do(
+async def test_first_copies_of_all_events_arrive_in_order_after_any_history(
     history: History, poison: frozenset[str], operations: list[float]
 ):
     await check(history, poison, operations)
@@ -234,7 +235,7 @@ class AsksOnce(TriggeredRelay):
     deadline=None,
 )
 @given(history=histories(), poison=POISON, operations=OPERATIONS)
-async def test_a_function_that_does_not_ask_about_its_keys_breaks_the_order(
+async def test_a_function_that_does_not_read_which_keys_are_parked_breaks_the_order(
     relay_type: type[TriggeredRelay], history: History, poison: frozenset[str], operations: list[float]
 ):
     await check(history, poison, operations, relay_type)
