@@ -1,4 +1,7 @@
-"""A parked event whose payload is stored beside it: its release sends it whole, or stops and says that the payload is gone."""
+"""
+Parked events whose payload is stored beside the event (a claim check): a release sends the event with its payload, or stops if the
+payload has expired.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,8 @@ class Paper(Entity):
 
 
 @pytest.mark.parametrize(("after", "sent"), [(timedelta(days=39), 1), (timedelta(days=41), 0)])
-async def test_a_release_sends_a_parked_event_with_its_payload_and_stops_if_the_payload_is_gone(
-    after: timedelta, sent: int
-):
+async def test_a_release_stops_at_an_event_whose_stored_payload_has_expired(after: timedelta, sent: int):
+    """Before that time, the message carries the address of the payload, which a consumer can read."""
     now, broker = [1_800_000_000.0], MemoryBroker()
     container, parked = MemoryContainer(now=lambda: now[0]), MemoryParked(now=lambda: now[0])
     async with Outbox(container, sizes=EventSizes(claim_check=True)).unit_of_work() as uow:

@@ -1,4 +1,4 @@
-"""Two owners of a lease at once: what one of them learns of a parking that the other made meanwhile."""
+"""Two owners of one lease at the same time: how one of them learns that the other has parked a key."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from tests.unit.parking.test_parking import World
 
 
 class Shared(MemoryParked):
-    """The documents of another store, by a connection of its own."""
+    """A second connection to the documents of another parked store."""
 
     def __init__(self, store: MemoryParked) -> None:
         vars(self).update(vars(store))
 
 
 class LooksLate(Shared):
-    """
-    What a worker has whose look for events that are held takes longer than all that another worker does.
-    """
+    """A parked store whose answer to `present` comes so late that another worker finishes its page first."""
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
         await asyncio.sleep(0.3)
@@ -40,7 +38,9 @@ def owner(world: World, store: ParkedStore, told: list[Record]) -> Relay:
 
 async def a_page_that_comes_again() -> World:
     """
-    Its owner parked "b" at b/3 and died; an operator dropped b/3 and released the key. Now b/6 is rejected as well.
+    Return a world in which the page b/3 … b/6 is handled again.
+
+    Its first owner parked "b" at b/3 and died. An operator dropped b/3 and released the key. Now b/6 is rejected as well.
     """
     world = World()
     world.reject("b/3")
@@ -54,7 +54,7 @@ async def a_page_that_comes_again() -> World:
 PAGE = tuple(event("b", number) for number in (3, 4, 5, 6))
 
 
-async def test_an_owner_learns_that_a_key_is_parked_from_events_that_another_owner_parked() -> None:
+async def test_an_owner_notices_a_key_that_another_owner_parked_meanwhile() -> None:
     world = await a_page_that_comes_again()
     told: list[Record] = []
     late = owner(world, LooksLate(world.store), told)
@@ -65,9 +65,9 @@ async def test_an_owner_learns_that_a_key_is_parked_from_events_that_another_own
     assert ["b"] == [record.partition_key for record in told if isinstance(record, KeyParked)]
 
 
-async def test_an_event_that_is_neither_sent_nor_parked_is_not_done() -> None:
+async def test_a_page_fails_while_one_of_its_events_is_neither_sent_nor_parked() -> None:
     """
-    The page comes again; b/3 needs nothing more, b/6 is rejected in its turn, and the store fails at that.
+    The page is handled again: b/3 was dropped, b/6 is rejected, and the parked store refuses to park b/6 at the first attempt.
     """
     world = await a_page_that_comes_again()
     looked = False

@@ -1,4 +1,6 @@
-"""What is in the parked store is read as it was written, or told of as what cannot be read."""
+"""
+Documents of the parked store are read as they were written. A document that cannot be read is named in the error.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize("field", _KEY)
-async def test_a_key_without_a_field_is_told_of_by_its_name(field: str) -> None:
+async def test_the_error_of_a_parked_key_with_a_missing_field_names_the_key(field: str) -> None:
     world = await parked()
     await tampered(world.store, KEY_ID, place("b"), lambda document: document.pop(field))
     with pytest.raises(ParkingError, match=f"'outbox.key' of partition key .* cannot be read .*{field}"):
@@ -34,7 +36,7 @@ async def test_a_key_without_a_field_is_told_of_by_its_name(field: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), _WRONG)
-async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name(
+async def test_the_error_of_a_parked_key_with_an_invalid_field_names_the_key(
     field: str, value: object
 ) -> None:
     world = await parked()
@@ -44,7 +46,7 @@ async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name
 
 
 @pytest.mark.parametrize("field", _EVENT)
-async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> None:
+async def test_the_error_of_a_parked_event_with_a_missing_field_names_the_event(field: str) -> None:
     world = await parked()
     await tampered(world.store, parked_id("b/2"), place("b"), lambda document: document.pop(field))
     (unreadable,) = (await world.operator.show("b")).unreadable
@@ -55,7 +57,7 @@ async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> No
         raise unreadable.error
 
 
-async def test_a_key_that_cannot_be_read_stands_still_while_others_go_on() -> None:
+async def test_a_parked_key_that_cannot_be_read_does_not_stop_other_keys() -> None:
     world = await parked()
     await tampered(world.store, KEY_ID, place("b"), lambda document: document.update(state="quarantined"))
     with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):

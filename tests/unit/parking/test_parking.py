@@ -1,4 +1,6 @@
-"""The quarantine lane: what the relay holds, what an operator releases, and how the two meet."""
+"""
+Parking: which events the relay holds, what an operator releases, and how both work on one key at the same time.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ ResultT = TypeVar("ResultT")
 
 class Counted(Passing):
     """
-    A parked store that counts requests, and can fail them; `before` and `after` get the partition key of the events.
+    A parked store that counts its requests and can make them fail. `before` and `after` are called around each request, with the
+    operation and the partition key of the events.
     """
 
     def __init__(self, store: MemoryParked) -> None:
@@ -70,12 +73,14 @@ class Counted(Passing):
 
 
 def place(partition_key: str) -> str:
-    """Where the documents of a key lie whose batches name no processor."""
+    """
+    Return the partition of the parked store that has the documents of a key, for relays that name no processor.
+    """
     return Scope().partition_of(partition_key)
 
 
 class World:
-    """A topic, a parked store, a worker and an operator."""
+    """A topic, a parked store, a relay and an operator."""
 
     def __init__(self, *, max_keys: int = 100, max_events: int = 1000, batch_size: int = 3) -> None:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
@@ -88,7 +93,7 @@ class World:
         self.operator = ParkedKeys(self.counted, resending(self.broker.publisher(lanes=1)))
 
     def page(self, *documents: Document, tenure: int = 0) -> ChangeBatch:
-        """A page of the lease, which knows its notes."""
+        """Return a page of the lease, with the lease's notes."""
         return batch(*documents, tenure=tenure, notes=self.notes)
 
     def worker(self) -> Relay:
@@ -116,14 +121,14 @@ class World:
 
 
 async def parked(*, later: int = 2, **limits: int) -> World:
-    """A world in which b/2 and so many later events of "b" are held."""
+    """Return a world in which b/2 and the next `later` events of "b" are held."""
     world = World(**limits)
     world.reject("b/2")
     await world.relay(world.page(*(event("b", number) for number in range(1, 3 + later))))
     return world
 
 
-async def test_a_rejected_event_parks_its_key_and_the_others_flow() -> None:
+async def test_a_rejected_event_parks_only_its_own_key() -> None:
     world = World()
     world.reject("b/2")
     await world.relay(world.page(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
@@ -131,12 +136,12 @@ async def test_a_rejected_event_parks_its_key_and_the_others_flow() -> None:
     assert ["b/2", "b/3"] == await world.held("b")
 
 
-async def test_no_document_of_the_store_ever_expires() -> None:
+async def test_documents_of_the_parked_store_have_no_time_to_live() -> None:
     world = await parked()
     assert all("ttl" not in document for document in world.store.documents())
 
 
-async def test_keys_that_are_not_parked_cost_no_request() -> None:
+async def test_events_of_keys_that_are_not_parked_cost_no_request_to_the_parked_store() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     first = world.counted.requests
@@ -153,7 +158,7 @@ async def test_nothing_is_sent_while_the_parked_keys_cannot_be_read() -> None:
     assert [] == world.ids
 
 
-async def test_a_page_that_comes_again_holds_nothing_twice() -> None:
+async def test_a_page_that_is_handled_again_holds_no_event_twice() -> None:
     world = await parked()
     for worker in (world.relay, world.worker()):
         await worker(world.page(*(event("b", number) for number in range(1, 5)), tenure=7))
@@ -161,9 +166,7 @@ async def test_a_page_that_comes_again_holds_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize(("count", "size"), [(351, 0), (20, 200_000)])
-async def test_events_that_are_too_many_or_too_large_for_one_batch_are_held_in_several(
-    count: int, size: int
-) -> None:
+async def test_events_that_do_not_fit_one_batch_are_held_in_several_batches(count: int, size: int) -> None:
     world = World()
     world.reject("b/0")
     await world.relay(world.page(*(event("b", number, size=size) for number in range(count))))
@@ -171,7 +174,8 @@ async def test_events_that_are_too_many_or_too_large_for_one_batch_are_held_in_s
     assert count == (await world.operator.list())[0].held
 
 
-async def test_a_release_sends_what_is_held_in_order_hands_the_key_back_and_leaves_the_store_empty() -> None:
+async def test_a_release_sends_held_events_in_order() -> None:
+    """After that the key is no longer parked, and the parked store is empty."""
     world = await parked(later=120)
     world.reject()
     released = await world.operator.release("b")
@@ -182,7 +186,7 @@ async def test_a_release_sends_what_is_held_in_order_hands_the_key_back_and_leav
     assert () == await world.operator.list()
 
 
-async def test_the_relay_tells_when_a_key_flows_again() -> None:
+async def test_the_relay_reports_when_it_sends_a_released_key_again() -> None:
     world = await parked()
     world.reject()
     await world.operator.release("b")
@@ -192,7 +196,7 @@ async def test_the_relay_tells_when_a_key_flows_again() -> None:
     )
 
 
-async def test_what_is_parked_and_held_is_told() -> None:
+async def test_the_relay_reports_parked_keys_and_held_events() -> None:
     world = await parked(later=2)
     told = [record for record in world.told if not isinstance(record, MessagesPublished | EventRejected)]
     assert [("b", "b/2", "MessageRejected")] == [
@@ -203,7 +207,8 @@ async def test_what_is_parked_and_held_is_told() -> None:
     assert [EventsHeld(lease="0", partition_key="b", outcome="held", events=2)] == world.told_of(EventsHeld)
 
 
-async def test_an_edited_payload_is_sent_under_the_same_id_and_the_committed_one_is_kept() -> None:
+async def test_an_edited_payload_is_sent_under_the_id_of_the_event() -> None:
+    """The parked store keeps the original payload."""
     world = await parked()
     released = await world.operator.release(
         "b", edited={"action": "Renamed", "state": "mended"}, event_id="b/2"
@@ -236,7 +241,8 @@ async def test_a_release_stops_at_the_next_event_that_is_rejected() -> None:
     assert ["b/1", "b/2", "b/3"] == world.ids
 
 
-async def test_a_dropped_event_leaves_a_record_and_the_rest_is_released_without_it() -> None:
+async def test_a_release_does_not_send_a_dropped_event() -> None:
+    """The parked store keeps a record of the dropped event."""
     world = await parked()
     dropped = await world.operator.drop("b", "b/2", reason="malformed since 2.3")
     assert EventStatus.DROPPED is dropped.status
@@ -248,7 +254,7 @@ async def test_a_dropped_event_leaves_a_record_and_the_rest_is_released_without_
     assert ("dropped", "malformed since 2.3") == (record["status"], record["note"])
 
 
-async def test_dropping_twice_is_dropping_once_with_both_reasons_and_operators() -> None:
+async def test_a_second_drop_of_an_event_only_adds_its_reason_and_operator() -> None:
     world = await parked()
     first = await world.operator.drop("b", "b/2", reason="one", by="Ada")
     again = await world.operator.drop("b", "b/2", reason="two", by="Grace")
@@ -260,7 +266,7 @@ async def test_dropping_twice_is_dropping_once_with_both_reasons_and_operators()
 
 
 @pytest.mark.parametrize("resolution", ["dropped", "purged", "edited"])
-async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its_page_comes_again(
+async def test_a_dropped_or_edited_event_is_not_parked_again_with_its_page(
     resolution: str,
 ) -> None:
     world = await parked()
@@ -278,7 +284,7 @@ async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its
     assert () == await world.operator.list()
 
 
-async def test_a_dropped_event_stays_dropped_when_the_one_before_it_is_refused_once_more() -> None:
+async def test_a_dropped_event_stays_dropped_when_its_key_is_parked_again() -> None:
     world, page = World(), [event("b", number) for number in (1, 2, 3)]
     world.reject("b/1")
     await world.relay(world.page(*page))
@@ -290,8 +296,8 @@ async def test_a_dropped_event_stays_dropped_when_the_one_before_it_is_refused_o
     assert ["b/1", "b/3"] == world.ids
 
 
-async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder() -> None:
-    """The relay appends faster than a release can empty the queue and look again, so it is asked to wait."""
+async def test_a_release_under_steady_load_keeps_the_order_of_the_key() -> None:
+    """The relay would hold events faster than the release can send them, so the release makes it wait."""
     world = await parked()
     world.reject()
     world.counted.latency_seconds = 0.02
@@ -311,7 +317,7 @@ async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder
 
 
 @pytest.mark.parametrize("dropped", ["b/2", "b/190"])
-async def test_a_drop_ends_a_release_that_is_under_way(dropped: str) -> None:
+async def test_a_drop_ends_a_running_release(dropped: str) -> None:
     world = await parked(later=200)
     world.broker.latency_seconds = 5
     world.reject()
@@ -330,7 +336,7 @@ async def test_a_drop_ends_a_release_that_is_under_way(dropped: str) -> None:
     ] == world.ids
 
 
-async def test_a_release_that_is_interrupted_gives_its_claim_up() -> None:
+async def test_a_cancelled_release_gives_up_its_claim() -> None:
     world = await parked()
     world.reject()
     world.broker.latency_seconds = 5
@@ -345,7 +351,7 @@ async def test_a_release_that_is_interrupted_gives_its_claim_up() -> None:
     assert 1 > asyncio.get_running_loop().time() - started
 
 
-async def test_what_is_not_parked_cannot_be_shown_released_or_dropped() -> None:
+async def test_operations_on_a_key_that_is_not_parked_raise_key_not_parked() -> None:
     world = await parked()
     with pytest.raises(KeyNotParked):
         await world.operator.show("a")
@@ -357,7 +363,8 @@ async def test_what_is_not_parked_cannot_be_shown_released_or_dropped() -> None:
         await world.operator.drop("b", "b/1", reason="was sent")
 
 
-async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_the_page_flow() -> None:
+async def test_a_lease_halts_at_the_limit_of_parked_keys() -> None:
+    """Events of other keys in the page are sent."""
     world = World(max_keys=1)
     world.reject("a/1", "b/1")
     await world.relay(world.page(event("a", 1)))
@@ -374,7 +381,7 @@ async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_th
     assert ["b/1"] == await world.held("b")
 
 
-async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_released() -> None:
+async def test_a_lease_halts_at_the_limit_of_held_events_until_a_release() -> None:
     world = await parked(later=1, max_events=3)
     page = world.page(event("b", 4), event("b", 5), event("c", 1))
     with pytest.raises(ParkingFull, match="3 events"):
@@ -386,7 +393,7 @@ async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_release
     assert ["b/1", "c/1", "b/2", "b/3", "b/4", "b/5"] == world.ids
 
 
-async def test_a_queue_that_is_full_takes_no_room_from_keys_that_are_to_be_parked() -> None:
+async def test_a_key_can_be_parked_while_the_queue_of_another_key_is_full() -> None:
     world = World(max_keys=2, max_events=2)
     world.reject("a/1", "b/1", "c/1")
     await world.relay(world.page(event("a", 1), event("a", 2), event("b", 1)))
@@ -399,8 +406,8 @@ async def test_a_queue_that_is_full_takes_no_room_from_keys_that_are_to_be_parke
 
 
 @pytest.mark.parametrize("lost", range(14))
-async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
-    """Of all the answers of parking, appending and releasing, each one is lost once."""
+async def test_parking_and_releasing_survive_a_lost_answer(lost: int) -> None:
+    """Each parameter loses the answer to another write of the story."""
     world = World()
     world.reject("b/2")
     answers = 0
@@ -422,7 +429,7 @@ async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
     assert () == await world.operator.list()
 
 
-async def test_messages_of_a_release_are_those_that_the_relay_would_have_sent() -> None:
+async def test_a_release_sends_the_same_messages_as_the_relay() -> None:
     world = await parked()
     world.reject()
     await world.operator.release("b")
@@ -431,7 +438,7 @@ async def test_messages_of_a_release_are_those_that_the_relay_would_have_sent() 
     assert direct.accepted == world.broker.accepted
 
 
-async def test_a_key_whose_events_are_all_dropped_is_handed_back_by_a_release() -> None:
+async def test_a_release_of_a_key_without_held_events_ends_its_parking() -> None:
     world = await parked(later=1)
     for event_id in ("b/2", "b/3"):
         await world.operator.drop("b", event_id, reason="of no use")
@@ -444,7 +451,7 @@ async def test_a_key_whose_events_are_all_dropped_is_handed_back_by_a_release() 
 
 
 @pytest.mark.parametrize("lost", range(4))
-async def test_an_answer_that_is_lost_while_a_release_stops_changes_nothing(lost: int) -> None:
+async def test_a_release_that_stops_at_a_rejected_event_survives_a_lost_answer(lost: int) -> None:
     world = await parked(later=3)
     world.reject("b/4")
     answers = iter(range(100))
@@ -457,7 +464,7 @@ async def test_an_answer_that_is_lost_while_a_release_stops_changes_nothing(lost
     assert KeyState.PARKED is (await world.operator.list())[0].state
 
 
-async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
+async def test_a_damaged_held_event_can_only_be_dropped() -> None:
     world = await parked(later=0)
     document = next(document for document in world.store.documents() if document["id"] == parked_id("b/2"))
     damaged = {**document, "event": {**document["event"], "type": "note"}}
@@ -470,13 +477,13 @@ async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
     assert (await world.operator.release("b")).handed_back
 
 
-def test_an_event_id_too_long_for_another_one_beside_it_is_hashed() -> None:
+def test_a_long_event_id_is_hashed_in_the_id_of_its_parked_document() -> None:
     assert "event.abc" == parked_id("abc")
     assert len(parked_id("ж" * 600)) < 100
     assert parked_id("ж" * 600) != parked_id("ж" * 601)
 
 
-async def test_an_edit_finds_the_first_held_event_behind_a_full_batch_of_dropped_events() -> None:
+async def test_an_edit_finds_the_first_held_event_after_a_hundred_dropped_ones() -> None:
     world = await parked(later=120)
     for number in range(2, 112):
         await world.operator.drop("b", f"b/{number}", reason="of no use")
@@ -485,7 +492,7 @@ async def test_an_edit_finds_the_first_held_event_behind_a_full_batch_of_dropped
     assert ["b/1", "b/112"] == world.ids[:2]
 
 
-async def test_a_relay_whose_read_lacks_a_parked_key_sends_nothing_past_what_is_held() -> None:
+async def test_a_relay_whose_read_misses_a_parked_key_still_holds_its_events() -> None:
     world = await parked()
     lacking = iter([NotFound(document_id=KEY_ID)])
     world.counted.before = lambda operation, key: next(lacking, None) if operation == "read" else None

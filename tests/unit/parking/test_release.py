@@ -1,5 +1,5 @@
 """
-Releases and appends where something stands in their way: half accepted calls, old records, operators that were killed.
+Releases with obstacles: partly accepted batches, records of earlier parkings, stale reads, and killed operators.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.unit.parking.test_parking import Counted, parked, place
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
 @pytest.mark.parametrize("rejected", ["b/2", "b/4", "b/5", "b/7"])
-async def test_a_release_names_the_event_that_is_rejected_however_much_of_its_call_was_accepted(
+async def test_a_release_names_the_rejected_event_of_a_partly_accepted_batch(
     rejected: str, batch_size: int
 ) -> None:
     world = await parked(later=5)
@@ -51,8 +51,8 @@ async def test_a_release_names_the_event_that_is_rejected_however_much_of_its_ca
     assert 0 == world.broker.duplicates
 
 
-async def test_a_release_that_makes_progress_is_not_given_up() -> None:
-    """The topic fails four times between any two batches, and five times in a row end a release."""
+async def test_a_release_that_makes_progress_goes_on_despite_failures() -> None:
+    """The topic fails four times between any two batches. Only five failures in a row end a release."""
     world = await parked(later=4)
     world.reject()
     world.broker.faults.extend([*4 * (Fault.LOST,), None] * 5)
@@ -68,7 +68,7 @@ async def test_a_release_that_makes_progress_is_not_given_up() -> None:
         await world.operator.release("b")
 
 
-async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_release() -> None:
+async def test_records_of_an_earlier_parking_do_not_disturb_a_later_release() -> None:
     world = await parked()
     await world.operator.drop("b", "b/2", reason="of no use")
     await world.operator.release("b", edited={"state": "mended"}, event_id="b/3")
@@ -80,7 +80,7 @@ async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_
 
 
 class Behind(Counted):
-    """A parked store whose list lacks a document at first."""
+    """A parked store whose first `times` queries do not return the document `lacking`."""
 
     lacking, times = "", 0
 
@@ -90,7 +90,7 @@ class Behind(Counted):
         return tuple(one for one in documents if self.times < 0 or one["id"] != self.lacking)
 
 
-async def test_a_list_that_is_behind_is_read_again_although_a_record_of_earlier_cannot_be_read() -> None:
+async def test_a_release_reads_a_stale_list_again_despite_an_old_unreadable_record() -> None:
     world = await parked(later=0)
     await world.operator.drop("b", "b/2", reason="of no use")
     await world.operator.release("b")
@@ -106,7 +106,7 @@ async def test_a_list_that_is_behind_is_read_again_although_a_record_of_earlier_
 
 
 @pytest.mark.parametrize("lacks", ["b/2", "b/3"])
-async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: str) -> None:
+async def test_a_release_waits_for_an_event_that_its_query_does_not_return_yet(lacks: str) -> None:
     world = await parked()
     world.reject()
     store = Behind(world.store)
@@ -115,7 +115,8 @@ async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: 
     assert ["b/1", "b/2", "b/3"] == world.ids[:3]
 
 
-async def test_a_held_event_that_cannot_be_read_ends_a_release_by_its_name_and_is_not_overtaken() -> None:
+async def test_a_release_ends_at_a_held_event_that_cannot_be_read() -> None:
+    """The error names the event, and no later event is sent."""
     world = await parked(later=2)
     await tampered(world.store, parked_id("b/3"), place("b"), lambda document: document.pop("status"))
     world.reject()
@@ -126,7 +127,7 @@ async def test_a_held_event_that_cannot_be_read_ends_a_release_by_its_name_and_i
     assert (KeyState.PARKED, None) == (key.state, key.claim)
 
 
-async def test_an_event_that_is_edited_twice_keeps_the_payload_that_was_committed() -> None:
+async def test_an_event_that_is_edited_twice_keeps_its_original_payload() -> None:
     world = await parked(later=0)
     world.broker.rejects = lambda message: b"right" not in message.body
     first = await world.operator.release("b", edited={"state": "wrong"}, event_id="b/2")
@@ -136,12 +137,12 @@ async def test_an_event_that_is_edited_twice_keeps_the_payload_that_was_committe
     assert event("b", 2)["data"] == record
 
 
-async def test_a_release_that_was_taken_over_hands_nothing_back() -> None:
+async def test_a_release_that_was_taken_over_does_not_end_the_parking() -> None:
     world = await parked(later=0)
     world.reject()
 
     class TakenOver(Counted):
-        """A store in which another release begins, and dies, just before the first one hands the key back."""
+        """A store in which another release begins, and dies, just before the first one ends the parking."""
 
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             if writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG:
@@ -156,7 +157,7 @@ async def test_a_release_that_was_taken_over_hands_nothing_back() -> None:
     assert (await world.operator.release("b")).handed_back
 
 
-async def test_a_lost_answer_to_a_hand_back_does_not_hide_that_the_key_was_handed_back() -> None:
+async def test_a_release_finds_out_that_it_ended_the_parking_although_the_answer_was_lost() -> None:
     world = await parked(later=0)
     world.reject()
     lost: list[str] = []
@@ -178,16 +179,13 @@ async def test_a_lost_answer_to_a_hand_back_does_not_hide_that_the_key_was_hande
     assert ["b/3"] == await world.held("b")
 
 
-# What relays hold
-
-
-# Several topics
+# Tests of edited payloads
 
 
 SLOW = Backoff(initial_seconds=8, maximum_seconds=8)
 
 
-async def test_a_payload_is_sent_as_the_event_that_it_was_written_for_and_as_no_other() -> None:
+async def test_an_edited_payload_is_refused_for_any_other_event() -> None:
     world = await parked(later=198)
     world.reject()
     world.broker.latency_seconds = 1.0
@@ -217,14 +215,14 @@ async def test_a_payload_is_sent_as_the_event_that_it_was_written_for_and_as_no_
     ],
     ids=repr,
 )
-async def test_a_payload_whose_json_is_another_value_is_refused(value: object) -> None:
+async def test_an_edited_payload_that_json_would_change_is_refused(value: object) -> None:
     world = await parked()
     with pytest.raises(UsageError, match="no JSON: write it as text"):
         await world.operator.release("b", edited={"state": value}, event_id="b/2")
     assert [] == [event for event in (await world.operator.show("b")).held if event.original is not None]
 
 
-async def test_a_payload_of_all_that_json_has_is_sent_as_it_was_edited() -> None:
+async def test_an_edited_payload_is_sent_with_exactly_its_json_values() -> None:
     world = await parked(later=0)
     world.broker.rejects = lambda message: False
     edited = {"all": [None, True, -1, 2**53 + 1, -(10**18) - 1, 1.5, 1.0, 1e300, "é", {"deep": []}]}
@@ -232,14 +230,14 @@ async def test_a_payload_of_all_that_json_has_is_sent_as_it_was_edited() -> None
     assert edited == json.loads(world.broker.accepted[-1].body)
 
 
-async def test_an_empty_text_is_not_parked() -> None:
+async def test_an_empty_partition_key_cannot_be_parked() -> None:
     world = await parked()
     with pytest.raises(UsageError, match="An empty text is no partition key"):
         await world.operator.park("", reason="its variable was not set")
     assert ["b"] == [key.partition_key for key in await world.operator.list()]
 
 
-async def test_a_drop_ends_a_release_of_the_same_key_that_is_under_way() -> None:
+async def test_a_running_release_does_not_send_an_event_that_is_dropped() -> None:
     world = await parked(later=90)
     world.reject("b/90")
     world.broker.latency_seconds = 1.0

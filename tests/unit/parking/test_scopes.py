@@ -1,4 +1,6 @@
-"""Whose parked keys are whose: processors, containers, leases, keys parked by hand."""
+"""
+Scopes: to which processor and container a parked key belongs, which parked keys a lease names, and keys that an operator parks by hand.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,22 @@ scopes = st.builds(Scope, processor=names, container=names)
 
 
 @given(st.tuples(scopes, names), st.tuples(scopes, names))
-def test_two_keys_share_a_partition_only_where_all_their_names_are_equal(
+def test_two_parked_keys_share_a_partition_only_if_processor_container_and_key_are_equal(
     one: tuple[Scope, str], other: tuple[Scope, str]
 ) -> None:
     assert (one == other) == (one[0].partition_of(one[1]) == other[0].partition_of(other[1]))
 
 
-def test_the_partition_of_a_key_as_long_as_can_be_is_one_that_cosmos_db_takes() -> None:
+def test_the_partition_of_the_longest_key_fits_the_limit_of_cosmos_db() -> None:
     longest = Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 1000)
     assert 2000 > len(longest.encode())
     assert longest != Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 999 + "x")
 
 
-async def test_an_owner_of_a_lease_whose_names_were_lost_holds_the_events_of_every_parked_key() -> None:
-    """Leases that are lost begin again at a time, which may be later than that of what is parked."""
+async def test_an_owner_of_a_lease_without_notes_still_holds_events_of_parked_keys() -> None:
+    """
+    A lease that was lost is created again without its notes, so the owner reads the parked keys from the parked store.
+    """
     world = await parked(later=0)
     world.notes = Notes()
     await world.worker()(world.page(event("b", 3), event("a", 1), tenure=2))
@@ -45,7 +49,7 @@ async def test_an_owner_of_a_lease_whose_names_were_lost_holds_the_events_of_eve
     assert ["b/2", "b/3"] == await world.held("b")
 
 
-async def test_a_partition_key_of_any_length_takes_little_room_in_a_lease() -> None:
+async def test_a_long_parked_key_takes_little_space_in_the_lease() -> None:
     world = World()
     key = "ж" * 900
     world.broker.rejects = lambda message: b'"number":1' in message.body
@@ -55,7 +59,7 @@ async def test_a_partition_key_of_any_length_takes_little_room_in_a_lease() -> N
     assert 2 == len((await world.operator.show(key)).held)
 
 
-async def test_names_of_keys_that_no_event_comes_for_any_more_leave_the_lease_by_and_by() -> None:
+async def test_released_keys_disappear_from_the_lease_without_further_events() -> None:
     world = World()
     for number in range(4):
         world.reject(f"k{number}/1")
@@ -69,10 +73,11 @@ async def test_names_of_keys_that_no_event_comes_for_any_more_leave_the_lease_by
     assert ["b"] == json.loads(world.notes.text or "")
 
 
-# Keys that no lease names
+# Tests of keys that an operator parks by hand, which no lease names
 
 
-async def test_a_key_that_is_parked_by_hand_is_held_from_the_next_look_on_and_released_in_order() -> None:
+async def test_a_key_that_an_operator_parked_by_hand_is_held() -> None:
+    """The relay notices it at its next poll of the parked keys. A release sends the held events in order."""
     world = World()
     await world.relay(world.page(event("b", 1)))
     await world.operator.park("b", reason="its consumer is broken")
@@ -85,13 +90,13 @@ async def test_a_key_that_is_parked_by_hand_is_held_from_the_next_look_on_and_re
     assert ["b/1", "a/1", "b/2", "b/3", "b/4"] == world.ids
 
 
-async def test_parking_a_key_by_hand_that_is_parked_changes_nothing() -> None:
+async def test_parking_a_parked_key_by_hand_changes_nothing() -> None:
     world = await parked()
     (before,) = await world.operator.list()
     assert before == await world.operator.park("b", reason="to be sure")
 
 
-async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_in() -> None:
+async def test_an_owner_sends_while_the_parked_store_is_away_if_the_lease_names_its_keys() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     world.counted.before = lambda operation, key: StoreUnavailable()
@@ -99,10 +104,11 @@ async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_i
     assert ["a/1", "a/2"] == world.ids
 
 
-# Events that are too large to be copied
+# Tests of events that are too large to be copied into the parked store
 
 
-async def test_an_event_too_large_to_copy_is_parked_as_a_reference_and_sent_from_its_container() -> None:
+async def test_an_event_that_is_too_large_to_copy_is_parked_as_a_reference() -> None:
+    """The release reads it from its own container."""
     world = World()
     large = event("b", 2, size=2_050_000)
     world.reject("b/2")
@@ -130,7 +136,8 @@ async def test_an_event_too_large_to_copy_is_parked_as_a_reference_and_sent_from
     assert "b/3" == world.ids[-1]
 
 
-async def test_a_reference_to_an_event_that_is_gone_ends_a_release_by_its_name_and_can_be_dropped() -> None:
+async def test_a_release_stops_at_a_reference_to_a_deleted_event() -> None:
+    """An operator can drop the event then."""
     world = World()
     world.reject("b/2")
     await world.relay(world.page(event("b", 1), event("b", 2, size=2_050_000), event("b", 3)))
@@ -144,7 +151,7 @@ async def test_a_reference_to_an_event_that_is_gone_ends_a_release_by_its_name_a
     assert ["b/1", "b/3"] == world.ids
 
 
-async def test_a_reference_is_sent_with_the_payload_that_an_operator_gives_it() -> None:
+async def test_a_release_sends_a_reference_with_an_edited_payload() -> None:
     world = World()
     world.reject("b/2")
     await world.relay(world.page(event("b", 2, size=2_050_000)))
@@ -155,7 +162,7 @@ async def test_a_reference_is_sent_with_the_payload_that_an_operator_gives_it() 
 
 
 class Nothing:
-    """A container whose events are all gone."""
+    """A container from which all events were deleted."""
 
     key_paths = ON_PARTITION_KEY
 
