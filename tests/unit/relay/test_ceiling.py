@@ -1,4 +1,6 @@
-"""The ceiling of sends: never more in a second, in turns, and what a slower relay must not lose on the way."""
+"""
+The ceiling (`OUTBOX_SEND_RATE`): how many messages a second a process sends at most, and how several relays share this number.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def now() -> float:
 
 
 class World:
-    """A broker, and publishers to it under one ceiling."""
+    """A broker, and relays and publishers that share one ceiling."""
 
     def __init__(self, per_second: float) -> None:
         self.broker, self.ceiling = MemoryBroker(clock=now), Ceiling(per_second)
@@ -47,7 +49,7 @@ class World:
     st.floats(0.1, 5_000),
     st.lists(st.tuples(st.floats(0, 3), st.floats(0.0, 1.0)), min_size=1, max_size=60),
 )
-def test_no_second_has_more_than_the_ceiling_and_one_turn(
+def test_a_second_never_has_more_messages_than_the_ceiling_and_one_turn(
     per_second: float, asked: list[tuple[float, float]]
 ) -> None:
     ceiling, at, turns = Ceiling(per_second), 0.0, []
@@ -61,12 +63,12 @@ def test_no_second_has_more_than_the_ceiling_and_one_turn(
         assert within <= per_second + ceiling.at_once
 
 
-def test_a_ceiling_of_nothing_is_refused() -> None:
+def test_a_ceiling_of_zero_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="more than 0 a second"):
         Ceiling(0)
 
 
-async def test_relays_of_two_containers_share_a_ceiling_in_turns_and_keep_their_order() -> None:
+async def test_relays_of_two_containers_take_turns_under_one_ceiling() -> None:
     world = World(per_second=20)
     pages = {name: [event(name, number) for number in range(1, 21)] for name in ("ada", "grace")}
     async with asyncio.TaskGroup() as group:
@@ -80,14 +82,14 @@ async def test_relays_of_two_containers_share_a_ceiling_in_turns_and_keep_their_
         assert max(at for one, at in world.sent if one.startswith(name)) >= 1.8, "the other one waited for it"
 
 
-async def test_a_page_that_is_sent_slowly_tells_its_lease_that_it_moves() -> None:
+async def test_a_page_that_the_ceiling_slows_down_reports_progress_to_its_lease() -> None:
     world, moved = World(per_second=1), list[float]()
     page = batch(*(event("k", number) for number in range(5)))
     await world.relay()(replace(page, moving=lambda: moved.append(now())))
     assert [0, 1, 2, 3, 4] == [pytest.approx(at) for at in moved]
 
 
-async def test_a_message_of_two_topics_counts_twice() -> None:
+async def test_a_message_to_two_topics_counts_twice_against_the_ceiling() -> None:
     brokers = [MemoryBroker(clock=now) for _ in range(2)]
     topics = {str(number): broker.publisher(lanes=1) for number, broker in enumerate(brokers)}
     await Relay(Topics(topics, ceiling=Ceiling(2)))(batch(*(event("k", number) for number in range(3))))
@@ -96,10 +98,10 @@ async def test_a_message_of_two_topics_counts_twice() -> None:
 
 @pytest.mark.parametrize("per_second", [5, 30])
 @pytest.mark.parametrize("refused", ["a/1", "b/2", "c/3"])
-async def test_behind_a_refused_event_all_of_its_key_is_held_and_all_of_the_others_sent(
+async def test_a_refused_event_under_a_ceiling_holds_exactly_the_rest_of_its_key(
     refused: str, per_second: float
 ) -> None:
-    """The refused one may be anywhere in the turns that a lane's share is sent in."""
+    """The ceiling divides the messages of a lane into turns, and the refused event may be in any of them."""
     world = World(per_second)
     world.broker.rejects = lambda message: message.message_id == refused
     world.broker.faults.extend([None, Fault.ACK_LOST, Fault.LOST, None, Fault.ACK_LOST])
@@ -116,7 +118,7 @@ async def test_behind_a_refused_event_all_of_its_key_is_held_and_all_of_the_othe
         assert sorted(ours) == ours
 
 
-async def test_a_refusal_that_passes_changes_no_order_in_the_halves_that_are_larger_than_a_turn() -> None:
+async def test_a_batch_that_is_halved_after_a_passing_refusal_keeps_its_order() -> None:
     world, refusals = World(per_second=20), [True, False]
     world.broker.rejects = lambda message: bool(refusals) and refusals.pop(0)
     await world.relay()(batch(*(event("k", number) for number in range(9))))
@@ -124,7 +126,7 @@ async def test_a_refusal_that_passes_changes_no_order_in_the_halves_that_are_lar
 
 
 @pytest.mark.parametrize("busy", [0, 3])
-async def test_a_release_waits_for_its_turns_and_asks_before_each_whether_a_later_one_runs(busy: int) -> None:
+async def test_a_release_checks_its_claim_before_each_turn_under_the_ceiling(busy: int) -> None:
     world = World(per_second=1)
     world.broker.rejects = lambda message: True
     await world.relay()(batch(*(event("a", number) for number in (1, 2, 3))))
@@ -142,7 +144,7 @@ async def test_a_release_waits_for_its_turns_and_asks_before_each_whether_a_late
     assert (0 if busy else 1) == sent == world.broker.duplicates
 
 
-async def test_what_an_outage_delayed_is_not_made_up_for_at_once() -> None:
+async def test_messages_that_an_outage_delayed_are_still_sent_within_the_ceiling() -> None:
     world = World(per_second=1)
     world.broker.latency_seconds = 5.0
     asyncio.get_running_loop().call_later(4.0, setattr, world.broker, "latency_seconds", 0.0)

@@ -1,4 +1,4 @@
-"""CloudEvents: the attributes the specification asks for, in both content modes."""
+"""Messages as CloudEvents: the attributes that the specification asks for, in both content modes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def structured(message: OutboundMessage) -> dict:
     return json.loads(as_cloud_event(message, source=SOURCE, mode=ContentMode.STRUCTURED).body)
 
 
-def test_a_structured_event_has_all_attributes_and_the_data_as_it_was():
+def test_a_structured_cloud_event_has_all_attributes():
+    """Its data is the unchanged body of the message."""
     message = plain(traceparent=TRACE, correlationId="c1")
     assert {
         "specversion": "1.0",
@@ -50,7 +51,8 @@ def test_a_structured_event_has_all_attributes_and_the_data_as_it_was():
     } == structured(message)
 
 
-def test_a_binary_event_keeps_body_and_content_type_and_has_its_attributes_as_properties():
+def test_a_binary_cloud_event_has_its_attributes_as_message_properties():
+    """Body and content type stay those of the plain message."""
     message = plain()
     sent = as_cloud_event(message, source=SOURCE, mode=ContentMode.BINARY)
     assert (message.body, message.content_type) == (sent.body, sent.content_type)
@@ -61,7 +63,7 @@ def test_a_binary_event_keeps_body_and_content_type_and_has_its_attributes_as_pr
 
 
 @pytest.mark.parametrize("mode", list(ContentMode))
-def test_what_brokers_and_filters_look_at_does_not_change(mode):
+def test_a_cloud_event_keeps_message_id_session_id_subject_and_properties(mode):
     message = plain()
     sent = as_cloud_event(message, source=SOURCE, mode=mode)
     assert (message.message_id, message.session_id, message.subject) == (
@@ -72,7 +74,7 @@ def test_what_brokers_and_filters_look_at_does_not_change(mode):
     assert dict(message.properties) == {name: sent.properties[name] for name in message.properties}
 
 
-def test_the_type_is_never_empty():
+def test_the_type_of_a_cloud_event_is_never_empty():
     document = event()
     del document["data"]["action"]
     found = stored_event(document)
@@ -85,7 +87,7 @@ def test_the_type_is_never_empty():
         st.text(max_size=5), st.none() | st.text(max_size=5) | st.integers() | st.floats(allow_nan=False)
     )
 )
-def test_any_data_survives_byte_for_byte(data):
+def test_the_data_of_a_structured_cloud_event_has_the_bytes_of_the_body(data):
     document = {**event(), "data": data}
     found = stored_event(document)
     assert found
@@ -95,6 +97,6 @@ def test_any_data_survives_byte_for_byte(data):
     assert json.loads(message.body) == json.loads(sent.body)["data"]
 
 
-def test_every_attribute_has_a_name_that_the_specification_allows():
+def test_every_attribute_name_is_valid_by_the_specification():
     names = structured(plain(traceparent=TRACE, tracestate="a=b", correlationId="c", causationId="d")).keys()
     assert [] == [name for name in names if not re.fullmatch(r"[a-z0-9]{1,20}", name)]

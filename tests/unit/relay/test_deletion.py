@@ -1,4 +1,6 @@
-"""Deletion: which events are deleted, and that none is before its checkpoint."""
+"""
+Deletion of events that were sent: which events are deleted, and that none is deleted before its checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ KEEP = timedelta(seconds=30)
 
 
 class Container(MemoryContainer):
-    """A container that remembers its deletions and fails on demand."""
+    """A container that records its deletions and can make them fail."""
 
     def __init__(self) -> None:
         super().__init__(now=lambda: 1_800_000_000.0)
@@ -49,11 +51,11 @@ class Container(MemoryContainer):
 
 
 async def handled(_: EventPage) -> None:
-    """Have everything sent."""
+    """Handle a page as if all its events were sent."""
 
 
 async def alone() -> tuple[str, ...]:
-    """Say that no other processor reads the container."""
+    """Report that no other processor reads the container."""
     return ()
 
 
@@ -70,13 +72,13 @@ def closed(lease: str = "0") -> LeaseMoved:
 
 
 def deleting(container: Container, **arguments: Any) -> Deletion:
-    """Return what deletes all events that it hears are checkpointed, unless `arguments` say otherwise."""
+    """Return a Deletion that deletes every event after its checkpoint, unless `arguments` say otherwise."""
     given = {"handler": handled, "delete": {"*"}, "others": alone, "keep": KEEP}
     return Deletion(store=container, **(given | arguments))
 
 
 async def checkpointed(deletion: Deletion, *documents: Document, number: int = 1) -> None:
-    """Have a page sent and checkpointed."""
+    """Let the deletion handle a page of these documents, and report its checkpoint."""
     await deletion(page(*documents, number=number))
     deletion.hear(LeaseCheckpointed(lease="0", pages=number))
 
@@ -85,7 +87,7 @@ async def settled() -> None:
     await asyncio.sleep(KEEP.total_seconds() + 60)
 
 
-async def test_nothing_is_deleted_before_the_checkpoint():
+async def test_no_event_is_deleted_before_its_checkpoint():
     container = Container()
     await container.add(renamed(1))
     async with deleting(container) as deletion:
@@ -97,7 +99,7 @@ async def test_nothing_is_deleted_before_the_checkpoint():
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
+async def test_a_checkpoint_deletes_only_events_of_its_own_pages_and_lease():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(1, "b"))
     async with deleting(container) as deletion:
@@ -109,7 +111,8 @@ async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proof():
+async def test_an_event_is_kept_for_a_while_after_its_checkpoint():
+    """A commit whose answer was lost may look for its event to find out that it was written."""
     container = Container()
     await container.add(renamed(1))
     async with deleting(container) as deletion:
@@ -120,19 +123,19 @@ async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proo
         assert 1 == len(container.deletions)
 
 
-async def test_a_page_that_was_not_checkpointed_when_its_lease_ended_is_left_alone():
+async def test_events_of_a_page_without_a_checkpoint_are_kept_when_the_lease_ends():
     container = Container()
     await container.add(renamed(1), renamed(2))
     async with deleting(container) as deletion:
         await deletion(page(renamed(1)))
         deletion.hear(closed())
-        # The same lease again, whose pages count from 1 anew.
+        # A new tenure of the same lease counts its pages from 1 again.
         await checkpointed(deletion, renamed(2))
         await settled()
     assert [("a", ["a/2"])] == container.deletions
 
 
-async def test_a_page_that_could_not_be_sent_is_left_alone():
+async def test_events_of_a_page_that_could_not_be_sent_are_kept():
     async def fail(_: EventPage) -> None:
         raise ValueError("no")
 
@@ -145,7 +148,7 @@ async def test_a_page_that_could_not_be_sent_is_left_alone():
     assert [] == container.deletions
 
 
-async def test_only_events_of_the_types_that_ask_for_it_are_deleted():
+async def test_only_events_of_the_configured_types_are_deleted():
     other = event("a", 2)
     other["data"]["action"] = "Moved"
     container = Container()
@@ -156,7 +159,7 @@ async def test_only_events_of_the_types_that_ask_for_it_are_deleted():
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_events_that_are_gone_already_do_not_keep_the_others():
+async def test_events_that_no_longer_exist_do_not_prevent_other_deletions():
     container = Container()
     await container.add(renamed(2))
     async with deleting(container) as deletion:
@@ -165,7 +168,8 @@ async def test_events_that_are_gone_already_do_not_keep_the_others():
     assert [("a", ["a/2"])] == container.deletions
 
 
-async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
+async def test_a_failed_deletion_is_retried_after_a_passing_fault():
+    """A fault that does not pass is reported."""
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
     container.failures = [TooManyRequests(retry_after=1.0), StoreUnavailable(), InvalidRequest()]
@@ -179,7 +183,7 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
     assert EventDeletion(outcome="deleted", events=1, partition_key="b") == deleted
 
 
-async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
+async def test_deletion_goes_on_after_an_exception_of_the_client_or_a_hook():
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"), renamed(1, "c"))
     container.failures = [ValueError("an answer that is no JSON")]
@@ -196,7 +200,7 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
     assert ["failed", "deleted", "deleted"] == [getattr(record, "outcome", "") for record in records]
 
 
-async def test_an_event_beyond_the_waiting_list_stays_stored_and_is_reported_until_there_is_room(monkeypatch):
+async def test_an_event_is_kept_while_too_many_events_wait_for_deletion(monkeypatch):
     monkeypatch.setattr("cosmos_outbox.relay.deletion._MOST_WAITING", 3)
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
@@ -213,7 +217,9 @@ async def test_an_event_beyond_the_waiting_list_stays_stored_and_is_reported_unt
 
 
 class Others:
-    """What other processors there are said to be, or an error; when it was asked, on the loop's clock."""
+    """
+    Returns the configured names of other processors, or raises `error`, and records the time of each call.
+    """
 
     def __init__(self, *names: str) -> None:
         self.names, self.error, self.asked_at = names, None, list[float]()
@@ -225,7 +231,7 @@ class Others:
         return self.names
 
 
-async def test_while_another_processor_reads_the_container_the_relay_deletes_nothing_and_reports_it():
+async def test_the_relay_deletes_nothing_while_another_processor_reads_the_container():
     container, others, records = Container(), Others("audit"), list[Record]()
     await container.add(renamed(1))
     async with deleting(container, others=others, notify=records.append) as deletion:
@@ -240,7 +246,7 @@ async def test_while_another_processor_reads_the_container_the_relay_deletes_not
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_the_relay_deletes_nothing_while_it_does_not_know_of_other_processors():
+async def test_the_relay_deletes_nothing_while_it_cannot_list_other_processors():
     container, others, records = Container(), Others(), list[Record]()
     others.error = StoreUnavailable("away")
     await container.add(renamed(1))
@@ -257,7 +263,7 @@ async def test_the_relay_deletes_nothing_while_it_does_not_know_of_other_process
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_the_relay_looks_for_other_processors_every_30_s_at_most_and_between_batches():
+async def test_the_relay_lists_other_processors_every_30_s():
     container, others = Container(), Others()
     await container.add(*map(renamed, range(1, 101)))
     async with deleting(container, others=others, notify=lambda _: None) as deletion:
@@ -267,9 +273,10 @@ async def test_the_relay_looks_for_other_processors_every_30_s_at_most_and_betwe
             if number == 70:
                 others.names = ("audit",)
         await settled()
-    # Counted so that the first look is at 30 s.
+    # Relative times: the relay first lists the other processors at 30 s, when the first event may be deleted.
     assert [30, 60, 90] == [round(at - others.asked_at[0] + 30) for at in others.asked_at[:3]]
     deleted = [int(event_id.partition("/")[2]) for _, ids in container.deletions for event_id in ids]
-    # `audit` came at 70 s, and the look at 90 s saw it. By then the events of the first 60 s were deleted, each 30 s after it was sent.
+    # `audit` started at 70 s, and the relay saw it at 90 s. Each event is deleted 30 s after it was sent, so those of
+    # the first 60 s are deleted by then.
     assert list(range(1, len(deleted) + 1)) == deleted
     assert len(deleted) <= 61

@@ -1,5 +1,5 @@
 """
-G2, G3 and G4 as properties: whatever fails, and however owners crash, overlap and begin again at a checkpoint.
+The guarantees G2, G3 and G4 of the relay as property tests: owners crash, overlap and begin again at a checkpoint, and requests fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.event_documents import entity, event
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """
-    One tenure of the lease: it begins at the checkpoint, perhaps while the last owner still works, and may be killed.
+    One tenure of the lease. It begins at the checkpoint, perhaps while the last owner still works, and may be killed.
     """
 
     starts_at: float
@@ -38,7 +38,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What was committed, as pages of the change feed, and who owned the lease."""
+    """The committed events as pages of the change feed, and the owners of the lease."""
 
     pages: tuple[tuple[Document, ...], ...]
     owners: tuple[Owner, ...]
@@ -89,7 +89,7 @@ def histories(draw: st.DrawFn) -> History:
 
 class Fleet:
     """
-    The owners of one lease, what they do, and the checkpoint they share; mutations replace single steps.
+    The owners of one lease and the checkpoint that they share. Subclasses replace single steps to plant a mistake.
     """
 
     def __init__(self, broker: MemoryBroker, history: History) -> None:
@@ -127,7 +127,7 @@ class Fleet:
 
 async def check(history: History, *, dedup_window: float | None, fleet_type: type[Fleet] = Fleet) -> None:
     """
-    Play a history, let one last owner finish what is left, and compare the topic with what was committed.
+    Play a history, let a last owner finish the remaining pages, and compare the topic with the committed events.
     """
     broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time(), dedup_window_seconds=dedup_window)
     broker.latency_seconds, broker.late_seconds = history.latency, history.late
@@ -150,7 +150,7 @@ async def check(history: History, *, dedup_window: float | None, fleet_type: typ
 
 @settings(max_examples=examples(60, many=200), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(history=histories(), dedup_window=st.none() | st.just(600.0))
-async def test_nothing_is_lost_and_first_copies_keep_the_order_of_their_key(
+async def test_first_copies_of_all_events_arrive_in_the_order_of_their_key(
     history: History, dedup_window: float | None
 ) -> None:
     await check(history, dedup_window=dedup_window)

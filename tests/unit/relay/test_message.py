@@ -1,4 +1,4 @@
-"""The message of an event."""
+"""How the Service Bus message of a stored event is built."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_stored_event(**changes: Any) -> StoredEvent:
     return StoredEvent(**(values | changes))
 
 
-def test_an_event_with_all_its_context_becomes_this_message() -> None:
+def test_an_event_with_all_metadata_becomes_the_expected_message() -> None:
     found = stored_event(
         event(
             "contact-1",
@@ -72,14 +72,14 @@ def test_an_event_with_all_its_context_becomes_this_message() -> None:
 
 
 @given(data=st.dictionaries(NAMES, JSON))
-def test_the_body_says_what_the_event_said(data: dict[str, Any]) -> None:
+def test_the_body_of_a_message_is_the_json_of_the_event_data(data: dict[str, Any]) -> None:
     assert data == json.loads(message_of(a_stored_event(data=data)).body.decode())
 
 
 @pytest.mark.parametrize(
     "value", ["NaN", "-Infinity", "1e16", "-0.0", str(2**80), '"\\ud800"', "[" * 300 + "]" * 300]
 )
-def test_the_body_says_what_the_standard_library_would(value: str) -> None:
+def test_the_body_has_the_same_values_as_with_the_json_module(value: str) -> None:
     data = {"value": json.loads(value)}
     body = message_of(a_stored_event(data=data)).body
     assert json.dumps(data) == json.dumps(json.loads(body))
@@ -97,39 +97,41 @@ def test_the_body_says_what_the_standard_library_would(value: str) -> None:
         ("\ud800x", "\ufffdx"),
     ],
 )
-def test_what_amqp_has_no_type_for_travels_as_text(stored: object, sent: object) -> None:
+def test_a_property_value_without_an_amqp_type_is_sent_as_text(stored: object, sent: object) -> None:
     message = message_of(a_stored_event(meta={"entityVersion": stored}))
     assert {"entity-version": sent} == message.properties
 
 
-def test_context_that_is_absent_or_empty_is_left_out() -> None:
+def test_empty_metadata_is_not_sent_as_a_property() -> None:
     assert {} == message_of(a_stored_event(meta={"correlationId": None, "traceparent": ""})).properties
 
 
 @pytest.mark.parametrize("name", ["a", "ж" * 128, "😀" * 64, "with spaces / and slashes"])
-def test_a_name_the_broker_takes_is_its_own_id(name: str) -> None:
+def test_a_valid_message_id_is_used_unchanged(name: str) -> None:
     assert name == broker_id(name)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "😀" * 65, "\ud800", "sha256:abc"])
-def test_a_name_the_broker_may_not_take_becomes_a_marked_hash(name: str) -> None:
+def test_an_invalid_message_id_is_replaced_by_a_marked_hash(name: str) -> None:
     found = broker_id(name)
     assert found.startswith(HASHED)
     assert len(HASHED) + 64 == len(found)
 
 
-def test_a_hash_stays_the_same_for_ever() -> None:
-    """Duplicate detection spans restarts and versions, so this value must never change."""
+def test_the_hash_of_a_message_id_never_changes() -> None:
+    """
+    Duplicate detection compares ids across restarts and versions of the worker, so a new version must produce the same hash.
+    """
     assert "sha256:6de3c288691037361962041f2273f381658187e426187979e0273d026ea1b946" == broker_id("k" * 200)
 
 
 @given(names=st.lists(NAMES, min_size=2, max_size=2, unique=True))
-def test_two_names_never_share_an_id(names: list[str]) -> None:
+def test_two_names_never_get_the_same_message_id(names: list[str]) -> None:
     first, second = names
     assert broker_id(first) != broker_id(second)
 
 
 @given(name=NAMES)
-def test_every_id_is_one_the_broker_takes(name: str) -> None:
+def test_every_message_id_fits_the_limit_of_the_broker(name: str) -> None:
     found = broker_id(name)
     assert 1 <= len(found.encode("utf-16-le")) // 2 <= 128

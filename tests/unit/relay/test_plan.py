@@ -1,4 +1,4 @@
-"""The plan of a page."""
+"""The plan of a page: how the relay divides the events of a page among its lanes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_only_events_are_delivered() -> None:
     assert [["k/1"]] == [ids(due) for due in plan(documents, lanes=1)]
 
 
-def test_events_of_one_commit_go_out_in_the_order_they_were_raised() -> None:
-    """Documents of one transactional batch share an LSN, and the feed sorts them by something else."""
+def test_events_of_one_commit_are_sent_in_the_order_in_which_they_were_raised() -> None:
+    """Documents of one transactional batch share an LSN, and the change feed may return them in any order."""
     documents = [event("k", number, lsn=5, sequence=number) for number in (2, 0, 1)]
     assert ["k/0", "k/1", "k/2"] == ids(plan(documents, lanes=1)[0])
 
@@ -43,19 +43,17 @@ def test_events_of_the_dotnet_sample_keep_the_order_of_the_feed() -> None:
     assert ["k/3", "k/1", "k/2"] == ids(plan(documents, lanes=1)[0])
 
 
-def test_what_fits_one_batch_goes_on_one_lane() -> None:
-    """
-    A batch costs as much as some messages, so many small batches would be slower, and no sooner accepted.
-    """
+def test_events_that_fit_one_batch_are_sent_on_one_lane() -> None:
+    """A batch costs as much as several messages, so many small batches on several lanes would be slower."""
     assert 1 == len(plan([event(f"k{number}", 1, size=500) for number in range(100)], lanes=8))
 
 
-def test_a_larger_page_takes_as_many_lanes_as_it_fills_batches() -> None:
+def test_a_larger_page_uses_as_many_lanes_as_it_has_full_batches() -> None:
     shares = plan([event(f"k{number:03d}", 1, size=10_000) for number in range(60)], lanes=8)
     assert [19, 18, 19, 4] == [len(share) for share in shares]
 
 
-def test_a_key_with_very_many_events_leaves_the_other_lanes_to_the_others() -> None:
+def test_a_key_with_very_many_events_has_a_lane_of_its_own() -> None:
     giant = [event("giant", number, size=10_000) for number in range(90)]
     small = [event(f"k{number:03d}", 1, size=10_000) for number in range(10)]
     shares = plan([*giant, *small], lanes=4)
@@ -71,7 +69,7 @@ KEYS = st.sampled_from(["a", "b", "c", "d", "ж", "\ud800"])
     lane_bytes=st.sampled_from([1, 1500, 5000]),
     data=st.data(),
 )
-def test_whatever_the_feed_shuffles_each_key_keeps_its_order_on_one_lane(
+def test_each_key_keeps_its_order_on_one_lane(
     commits: list[tuple[str, int]], lanes: int, lane_bytes: int, data: st.DataObject
 ) -> None:
     documents: list[Document] = []

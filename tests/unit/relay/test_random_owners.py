@@ -1,4 +1,7 @@
-"""Random interleavings of relays, operators and failing topics, without duplicate detection: first copies stay in order, none is lost."""
+"""
+Random interleavings of relays, operators and failing topics, without duplicate detection. Each topic gets the first copies of its events
+in order, and none is lost.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ TOPICS_OF = {"OnlyB": "b", "All": "abc", "OnlyC": "c", "Other": "ab"}
 
 
 @pytest.mark.parametrize("seed", RUNS)
-async def test_several_topics_that_fail_in_different_ways_each_get_all_their_events_in_order(  # noqa: C901 - one story
+async def test_each_of_several_failing_topics_gets_all_its_events_in_order(  # noqa: C901 - one story
     seed: int,
 ):
     draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The relay against a broker in memory, under virtual time."""
+"""The relay with a broker in memory and virtual time: lanes, outages, refusals and records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.event_documents import batch, entity, event
 
 
 class World:
-    """A broker, a relay on it, and what the relay told."""
+    """A broker in memory, a relay that sends to it, and the records of the relay."""
 
     def __init__(self, *, lanes: int = 4, batch_size: int = 100) -> None:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
@@ -48,8 +48,11 @@ class World:
         self.broker.rejects = lambda message: message.message_id in event_ids
 
 
-async def test_lanes_send_side_by_side_and_a_lane_one_batch_after_another() -> None:
-    """20 keys over 4 lanes, batches of 2, 1 s to the broker and 1 s back: each lane needs three batches."""
+async def test_lanes_send_in_parallel() -> None:
+    """
+    A single lane sends one batch after another. Here 20 keys share 4 lanes, a batch has two messages and takes 2 s, so each lane
+    takes 6 s for its three batches.
+    """
     world = World(lanes=4, batch_size=2)
     world.broker.latency_seconds = 1.0
     await world.relay(batch(*(event(f"key-{number:02d}", 1, size=100_000) for number in range(20))))
@@ -65,7 +68,7 @@ async def test_leases_with_little_to_send_do_not_wait_for_one_another() -> None:
     assert 2.0 == asyncio.get_running_loop().time()
 
 
-async def test_a_broker_that_is_down_holds_the_page_until_it_is_back() -> None:
+async def test_a_page_waits_until_an_unavailable_broker_is_back() -> None:
     world = World()
     world.broker.down = True
     call = asyncio.create_task(world.relay(batch(event("k", 1), event("k", 2))))
@@ -77,8 +80,8 @@ async def test_a_broker_that_is_down_holds_the_page_until_it_is_back() -> None:
     assert ["k/1", "k/2"] == world.ids
 
 
-async def test_a_missing_topic_is_an_alarm_with_every_attempt_after_the_first_until_it_is_there() -> None:
-    """The first one may only have found an expired token."""
+async def test_a_missing_topic_raises_an_alarm_at_each_attempt_after_the_first() -> None:
+    """The first attempt may have failed only because a token had expired."""
     world = World()
     world.broker.faults.extend([Fault.NO_TOPIC] * 7)
     await world.relay(batch(event("k", 1), event("k", 2)))
@@ -87,7 +90,7 @@ async def test_a_missing_topic_is_an_alarm_with_every_attempt_after_the_first_un
     assert ["k/1", "k/2"] == world.ids
 
 
-async def test_a_full_topic_is_an_alarm_of_its_own_with_every_attempt_and_parks_nothing() -> None:
+async def test_a_full_topic_raises_an_alarm_at_each_attempt() -> None:
     class Filled(MemoryBroker):
         full = 4
 
@@ -108,7 +111,7 @@ async def test_a_full_topic_is_an_alarm_of_its_own_with_every_attempt_and_parks_
     assert 40.0 <= asyncio.get_running_loop().time()
 
 
-async def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks() -> None:
+async def test_a_busy_broker_is_tried_again_after_the_delay_that_it_asks_for() -> None:
     world = World(lanes=1)
     world.broker.faults.append(Fault.BUSY)
     await world.relay(batch(event("k", 1)))
@@ -116,14 +119,14 @@ async def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks() -> None:
     assert ["k/1"] == world.ids
 
 
-async def test_a_batch_that_was_accepted_is_not_sent_again_after_a_later_one_failed() -> None:
+async def test_an_accepted_batch_is_not_sent_again_after_a_later_batch_failed() -> None:
     world = World(lanes=1, batch_size=2)
     world.broker.faults.extend([None, Fault.LOST])
     await world.relay(batch(*(event("k", number) for number in range(4))))
     assert 0 == world.broker.duplicates
 
 
-async def test_the_attempts_count_from_one_again_after_progress() -> None:
+async def test_the_attempt_counter_starts_again_after_an_accepted_batch() -> None:
     world = World(lanes=1, batch_size=1)
     world.broker.faults.extend([Fault.LOST, Fault.LOST, None, Fault.LOST])
     await world.relay(batch(event("k", 1), event("k", 2)))
@@ -131,7 +134,7 @@ async def test_the_attempts_count_from_one_again_after_progress() -> None:
     assert [1, 2, 1] == [failure.attempt for failure in failures]
 
 
-async def test_a_rejected_event_stops_its_own_partition_key_and_no_other() -> None:
+async def test_a_rejected_event_stops_only_its_own_partition_key() -> None:
     world = World(lanes=1)
     world.reject("b/2")
     documents = [event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c")]
@@ -140,7 +143,7 @@ async def test_a_rejected_event_stops_its_own_partition_key_and_no_other() -> No
     assert ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2", "c/3"] == world.ids
 
 
-async def test_every_rejected_event_is_told_with_its_partition_key() -> None:
+async def test_every_rejected_event_is_reported_with_its_partition_key() -> None:
     world = World()
     world.reject("b/2", "c/1")
     documents = [event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c")]
@@ -150,9 +153,9 @@ async def test_every_rejected_event_is_told_with_its_partition_key() -> None:
     assert {("b/2", "b"), ("c/1", "c")} == {(record.event_id, record.partition_key) for record in rejected}
 
 
-async def test_a_rejection_sends_nothing_twice_however_often_the_page_comes_again() -> None:
+async def test_a_page_with_a_rejected_event_is_repeated_without_sending_events_twice() -> None:
     """
-    The processor repeats a page that failed, and may do so for longer than the broker remembers message ids.
+    The processor repeats a failed page, perhaps for longer than the duplicate detection of the broker remembers message ids.
     """
     world = World(lanes=1, batch_size=3)
     world.reject("b/2")
@@ -179,7 +182,7 @@ async def test_a_cancelled_relay_sends_nothing_more() -> None:
 
 
 class _Broken:
-    """A publisher that raises what no publisher should."""
+    """A publisher that raises errors which no publisher should raise."""
 
     lanes = 2
 
@@ -191,14 +194,14 @@ class _Broken:
 
 
 @pytest.mark.parametrize("error", [KeyError("a defect"), PublishError("neither retriable nor a rejection")])
-async def test_an_unforeseen_error_fails_the_page(error: Exception) -> None:
+async def test_an_unexpected_error_of_a_publisher_fails_the_page(error: Exception) -> None:
     relay = Relay(_Broken(error))
     with pytest.raises(ExceptionGroup) as caught:
         await relay(batch(event("k", 1)))
     assert [error] == list(caught.value.exceptions)
 
 
-async def test_of_leases_without_end_a_relay_remembers_those_that_had_a_page_lately() -> None:
+async def test_a_relay_keeps_the_state_of_the_thousand_most_recently_used_leases() -> None:
     relay = Relay(MemoryBroker().publisher(lanes=1))
     await relay(batch(lease="busy"))
     busy = relay._leases["busy"]
@@ -210,7 +213,7 @@ async def test_of_leases_without_end_a_relay_remembers_those_that_had_a_page_lat
     assert busy is relay._leases["busy"], "it was forgotten and begun anew"
 
 
-async def test_what_is_published_is_told_with_the_time_it_took() -> None:
+async def test_the_relay_reports_published_messages_with_the_time_taken() -> None:
     world = World(lanes=1)
     world.broker.latency_seconds = 0.25
     await world.relay(batch(event("k", 1), event("k", 2)))
@@ -229,7 +232,7 @@ async def test_what_is_published_is_told_with_the_time_it_took() -> None:
     ],
     ids=str,
 )
-async def test_an_event_that_another_program_wrote_wrongly_is_told_of_and_holds_nothing_up(
+async def test_a_malformed_event_is_reported_and_skipped(
     wrong: dict[str, object],
 ) -> None:
     world = World()

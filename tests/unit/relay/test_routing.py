@@ -1,4 +1,4 @@
-"""Routes, and the topics that follow them."""
+"""Routes: to which topics the relay sends an event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def message(number: int, *, action: str = "Renamed", entity_type: str = "contact
 
 
 class Brokers:
-    """One broker a topic."""
+    """One broker in memory for each topic of the routes."""
 
     def __init__(self, routes: Routes = ROUTES, *, rejects: str | None = None) -> None:
         self.of = {topic: MemoryBroker(clock=time.monotonic) for topic in routes.topics}
@@ -44,7 +44,7 @@ class Brokers:
         return [sent.message_id for sent in self.of[topic].accepted]
 
 
-def test_the_action_decides_before_the_entity_type_and_that_before_the_default():
+def test_a_route_by_action_takes_precedence_over_one_by_entity_type():
     assert ("deletions", "events") == ROUTES.topics_of(message(1, action="Deleted", entity_type="order"))
     assert ("orders",) == ROUTES.topics_of(message(1, entity_type="order"))
     assert ("events",) == ROUTES.topics_of(message(1))
@@ -58,7 +58,7 @@ def test_the_action_decides_before_the_entity_type_and_that_before_the_default()
         ({"default": ("a",), "entity_types": {"y": ("b", "b")}}, "entity type 'y' names a topic twice"),
     ],
 )
-def test_a_route_that_would_lose_or_double_events_is_refused(routes, mistake):
+def test_a_route_without_a_topic_or_with_a_repeated_topic_is_refused(routes, mistake):
     with pytest.raises(ConfigurationError, match=mistake):
         Routes(**routes)
 
@@ -80,7 +80,7 @@ def test_routes_can_be_written_on_one_line():
         ("action:Deleted=a; action:Deleted=b", "two routes for action 'Deleted'"),
     ],
 )
-def test_a_line_that_cannot_be_meant_is_refused(line, mistake):
+def test_a_malformed_line_of_routes_is_refused(line, mistake):
     with pytest.raises(ConfigurationError, match=mistake):
         parse_routes(line, default="events")
 
@@ -91,7 +91,7 @@ def test_a_topic_without_a_publisher_is_refused(routes: Routes | None, missing: 
         Topics({"events": MemoryBroker().publisher()} if routes else {}, routes)
 
 
-async def test_an_error_counts_only_what_all_topics_have():
+async def test_an_error_counts_only_messages_that_all_their_topics_accepted():
     brokers = Brokers()
     brokers.of["deletions"].faults.append(Fault.LOST)
     sent = [message(1), message(2, action="Deleted"), message(3)]
@@ -101,7 +101,7 @@ async def test_an_error_counts_only_what_all_topics_have():
     assert ["m1", "m2", "m3"] == brokers.ids("events")
 
 
-async def test_a_passing_fault_of_one_topic_comes_before_the_rejection_of_another():
+async def test_a_passing_fault_of_one_topic_is_raised_before_a_rejection_of_another():
     brokers = Brokers(rejects="orders:m1")
     brokers.of["events"].faults.append(Fault.BUSY)
     with pytest.raises(BrokerUnavailable) as failed:

@@ -1,5 +1,6 @@
 """
-What must not stand still, or get lost, because of one thing that is wrong: a key, a name, a look, a broker, a program.
+One faulty part must not stop the rest of the relay: a damaged key, wrong notes, a failing poll, an unavailable topic, a hanging parked
+store.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parked_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
 
-# Keys and names
+# Tests of damaged parked keys and damaged notes of a lease
 
 
-async def test_a_damaged_key_keeps_no_other_from_being_forgotten_at_the_limit() -> None:
+async def test_a_damaged_parked_key_does_not_keep_released_keys_in_the_limit() -> None:
     world = World(max_keys=3)
     for key in "abc":
         world.reject(f"{key}/1")
@@ -54,7 +55,7 @@ async def test_a_damaged_key_keeps_no_other_from_being_forgotten_at_the_limit() 
     assert ["b/1", "c/1", "e/1"] == world.ids
 
 
-async def test_notes_that_are_no_list_of_names_are_told_of_before_anything_is_sent() -> None:
+async def test_malformed_notes_of_a_lease_stop_the_relay_before_it_sends() -> None:
     for text in ("null", "{}", "[1]", "b"):
         world = World()
         with pytest.raises(ParkingError, match="notes of the lease"):
@@ -71,7 +72,8 @@ async def test_a_lease_that_names_parked_keys_is_not_relayed_without_the_parked_
     assert ["b/1"] == world.ids
 
 
-async def test_a_relay_without_a_parked_store_does_not_say_that_no_key_is_parked() -> None:
+async def test_a_relay_without_a_parked_store_does_not_write_notes() -> None:
+    """An empty list in the notes would tell the next owner that no key is parked."""
     world, notes = World(), Notes()
     await Relay(world.broker.publisher(), notify=world.told.append)(batch(event("a", 1), notes=notes))
     assert notes.text is None
@@ -80,7 +82,7 @@ async def test_a_relay_without_a_parked_store_does_not_say_that_no_key_is_parked
 # The topic
 
 
-async def test_workers_that_start_while_the_topic_refuses_everything_park_few_keys_of_a_lease() -> None:
+async def test_several_owners_together_park_few_keys_while_the_topic_refuses_everything() -> None:
     world = World()
     world.broker.rejects = lambda message: True
     documents = [event(f"k{number}", 1, lsn=number) for number in range(60)]
@@ -90,9 +92,10 @@ async def test_workers_that_start_while_the_topic_refuses_everything_park_few_ke
     assert BELIEVED_IN_A_ROW >= len(await world.operator.list())
 
 
-async def test_a_key_that_an_owner_parked_and_could_not_name_any_more_halts_no_later_worker() -> None:
+async def test_a_parked_key_that_the_lease_does_not_name_does_not_halt_the_next_owner() -> None:
     """
-    The lease names as many keys as a worker believes in, and the rest of the page is nothing that the topic takes.
+    The first owner parked as many keys as a worker parks in a row. The second one parked one more, and died before it could name it
+    in the lease.
     """
     world, notes = World(), Notes()
     names = [f"x{number}" for number in range(BELIEVED_IN_A_ROW)]
@@ -106,7 +109,7 @@ async def test_a_key_that_an_owner_parked_and_could_not_name_any_more_halts_no_l
 
 
 class CutBy(MemoryBroker):
-    """A broker whose connection is cut by one message."""
+    """A broker that closes the connection whenever a batch has one certain message."""
 
     message_id = "b/1"
 
@@ -116,7 +119,7 @@ class CutBy(MemoryBroker):
         await super().send(batch)
 
 
-async def test_a_key_is_set_aside_by_hand_also_while_the_broker_does_not_answer_to_its_message() -> None:
+async def test_an_operator_can_park_a_key_whose_message_cuts_the_connection() -> None:
     store, broker = MemoryParked(), CutBy(clock=asyncio.get_running_loop().time)
     relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
     relaying = asyncio.create_task(relay(batch(event("b", 1), event("a", 1))))
@@ -129,7 +132,7 @@ async def test_a_key_is_set_aside_by_hand_also_while_the_broker_does_not_answer_
     assert ["b/1"] == [held.event_id for held in (await ParkedKeys(store).show("b")).held]
 
 
-async def test_a_topic_that_is_away_does_not_make_the_refusals_of_another_its_fault() -> None:
+async def test_messages_that_one_topic_refuses_are_parked_while_another_topic_is_away() -> None:
     clock = asyncio.get_running_loop().time
     brokers = {topic: MemoryBroker(clock=clock) for topic in "abc"}
     publisher = Topics(
@@ -152,7 +155,7 @@ async def test_a_topic_that_is_away_does_not_make_the_refusals_of_another_its_fa
     assert 10 == len(await ParkedKeys(store).list())
 
 
-async def test_a_replay_goes_on_behind_any_number_of_refused_events() -> None:
+async def test_a_replay_goes_on_after_any_number_of_refused_events() -> None:
     broker = MemoryBroker(rejects=lambda message: message.message_id.startswith("x"))
     send = sending_to(broker.publisher(lanes=1))
     assert () == await send([event("calm", 1)])
@@ -160,12 +163,12 @@ async def test_a_replay_goes_on_behind_any_number_of_refused_events() -> None:
     assert () == await send([event("calm", 2)])
 
 
-# A parking storm
+# Tests of a topic that refuses most keys of a page (a parking storm)
 
 
 class SlowAfterRefusals(MemoryBroker):
     """
-    A broker whose links close with each refusal, as those of the SDK do: the next batch waits for a new one.
+    A broker that closes a link after each refusal, as the SDK does. The next batch has to wait for a new link.
     """
 
     async def send(self, batch: Any) -> None:
@@ -176,8 +179,10 @@ class SlowAfterRefusals(MemoryBroker):
             raise
 
 
-async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_of_their_page() -> None:
-    """80 of 100 keys are poison. Every refusal costs 105 ms, and eight lanes share them."""
+async def test_healthy_keys_of_a_page_do_not_wait_for_the_refusals_of_the_others() -> None:
+    """
+    80 of 100 keys have an event that the topic refuses. Each refusal takes 105 ms, and eight lanes share them.
+    """
     loop = asyncio.get_running_loop()
     broker = SlowAfterRefusals(clock=loop.time, rejects=lambda message: message.session_id.startswith("x"))
     store = Counted(MemoryParked())
@@ -196,7 +201,7 @@ async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_o
     assert 80 == len(await ParkedKeys(store).list())
 
 
-async def test_events_that_the_topic_has_are_not_sent_again_when_their_page_comes_back_in_two() -> None:
+async def test_events_already_sent_are_not_repeated_when_their_page_returns_in_two_parts() -> None:
     broker = MemoryBroker(clock=asyncio.get_running_loop().time)
     relay = Relay(broker.publisher(lanes=1), notify=lambda record: None)
     events = [event(key, 1, lsn=lsn) for lsn, key in enumerate("abxc")]
@@ -212,7 +217,7 @@ async def test_events_that_the_topic_has_are_not_sent_again_when_their_page_come
     assert ["a", "b", "c", "c", "x"] == sorted(sent), "once each, and again where the whole page comes again"
 
 
-async def test_at_the_limit_of_keys_a_page_checks_the_parked_ones_once() -> None:
+async def test_a_page_at_the_limit_of_parked_keys_checks_each_parked_key_once() -> None:
     world = World(max_keys=10)
     await world.relay(world.page(event("calm", 1)))
     world.broker.rejects = lambda message: message.session_id.startswith("x")
@@ -225,10 +230,10 @@ async def test_at_the_limit_of_keys_a_page_checks_the_parked_ones_once() -> None
     assert world.counted.requests <= 2 * 10
 
 
-# The parked store, and operators
+# Tests of polls of the parked store that fail or hang
 
 
-async def test_a_look_that_fails_is_told() -> None:
+async def test_a_failed_poll_of_the_parked_keys_is_reported() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     world.counted.before = lambda operation, key: AccessDenied() if operation == "keys" else None
@@ -238,7 +243,7 @@ async def test_a_look_that_fails_is_told() -> None:
     assert 1 == len(world.told_of(WatchFailed))
 
 
-async def test_a_parked_store_that_gives_no_answer_is_named_under_the_poll_that_clears_it() -> None:
+async def test_a_poll_of_the_parked_keys_without_an_answer_is_reported() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     world.counted.latency_seconds = 1000
@@ -250,7 +255,7 @@ async def test_a_parked_store_that_gives_no_answer_is_named_under_the_poll_that_
     assert "Cosmos DB did not return the parked keys" in str(told.error)
 
 
-async def test_a_parked_store_that_hangs_costs_a_page_a_second_and_few_pages_at_all() -> None:
+async def test_a_hanging_parked_store_delays_only_few_pages_by_a_second() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     world.counted.latency_seconds = 1000
@@ -262,7 +267,7 @@ async def test_a_parked_store_that_hangs_costs_a_page_a_second_and_few_pages_at_
     assert 50 + 10 > loop.time() - started
 
 
-async def test_an_event_that_was_parked_as_a_reference_is_not_deleted_after_it_was_sent_on() -> None:
+async def test_an_event_that_is_parked_as_a_reference_is_not_deleted() -> None:
     clock = asyncio.get_running_loop().time
     container, store = MemoryContainer(now=clock), MemoryParked()
     large = event("b", 1, size=1_950_000)

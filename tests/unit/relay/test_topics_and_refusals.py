@@ -1,4 +1,6 @@
-"""Whose fault a refusal is: a message that the topic will never take, or a topic that takes nothing."""
+"""
+How the relay decides whether a refused message or its topic is at fault: it parks the message's key, or halts and parks nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ async def parked_keys(world: World) -> set[str]:
 
 
 def crowd(number: int = 1, *, keys: int = 30, page: int = 0) -> ChangeBatch:
-    """A page with one event of each of many keys."""
+    """Return a page with one event of each of many keys."""
     return batch(*(event(f"p{page}k{key}", number, lsn=key) for key in range(keys)))
 
 
 @pytest.mark.parametrize("taken_before", [True, False])
-async def test_a_topic_that_refuses_everything_parks_a_handful_of_keys_and_halts_its_lease(
+async def test_a_topic_that_refuses_everything_halts_the_lease_after_a_few_parked_keys(
     taken_before: bool,
 ) -> None:
     world = World(batch_size=100)
@@ -47,7 +49,7 @@ async def test_a_topic_that_refuses_everything_parks_a_handful_of_keys_and_halts
     assert {f"p0k{key}/1" for key in range(30)} - set(world.ids) == {f"{key}/1" for key in parked}
 
 
-async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_once_more() -> None:
+async def test_a_topic_that_refuses_everything_gets_few_messages_of_the_repeated_page() -> None:
     world = World(batch_size=100)
     await world.relay(batch(event("calm")))
     asked = 0
@@ -66,7 +68,7 @@ async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_onc
     assert asked <= 6, "a batch, and what was taken before, on each lane"
 
 
-async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refusals() -> None:
+async def test_a_topic_that_accepted_a_probe_gets_the_next_probe_after_several_refusals() -> None:
     world, asked = World(batch_size=100), list[str]()
     await world.relay(batch(event("calm")))
 
@@ -85,9 +87,10 @@ async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refu
 @pytest.mark.parametrize(
     ("quiet_for", "asleep", "copies"), [(290, 0, 2), (310, 0, 1), (10, 280, 2), (10, 300, 1)]
 )
-async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have_forgotten_it(
+async def test_a_message_that_was_accepted_long_ago_is_not_used_as_a_probe(
     quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Duplicate detection of the broker may have forgotten its id, so a consumer would receive it twice."""
     world, asked, slept = World(batch_size=100), list[str](), 3600.0
     monkeypatch.setattr(topics_and_refusals, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
@@ -104,7 +107,7 @@ async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have
     assert copies - 1 == min(1, asked.count("calm/1"))
 
 
-async def test_an_outage_that_outlasts_the_memory_of_the_broker_parks_no_key() -> None:
+async def test_an_outage_that_is_longer_than_duplicate_detection_parks_no_key() -> None:
     world = World(batch_size=100)
     await world.relay(batch(event("calm")))
     world.broker.chokes = lambda message: True
@@ -117,7 +120,7 @@ async def test_an_outage_that_outlasts_the_memory_of_the_broker_parks_no_key() -
     assert (set(), 9) == (await parked_keys(world), len(set(world.ids)))
 
 
-async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_longest_ago(
+async def test_the_counted_attempts_of_the_oldest_failures_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topics_and_refusals, "_REMEMBERED", 2)
@@ -140,7 +143,7 @@ async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_lo
     assert isinstance(await judged("c"), MessageRejected)
 
 
-async def test_a_message_that_makes_the_broker_fail_is_parked_while_others_pass() -> None:
+async def test_a_message_on_which_the_broker_always_fails_is_parked() -> None:
     world = World(batch_size=100)
     world.broker.chokes = lambda message: message.message_id == "p0k17/1"
     await world.relay(crowd())
@@ -151,7 +154,7 @@ async def test_a_message_that_makes_the_broker_fail_is_parked_while_others_pass(
     assert "amqp:internal-error" in parked.error
 
 
-async def test_the_only_message_is_parked_at_last_if_the_broker_always_fails_on_it() -> None:
+async def test_a_message_on_which_the_broker_always_fails_is_parked_without_other_messages() -> None:
     world = World(batch_size=100)
     world.broker.chokes = lambda message: True
     page = batch(event("b"))
@@ -161,8 +164,10 @@ async def test_the_only_message_is_parked_at_last_if_the_broker_always_fails_on_
     assert {"b"} == await parked_keys(world)
 
 
-async def test_a_worker_that_regains_its_lease_forgets_the_parked_keys_of_an_unfinished_page() -> None:
-    """The page halted after some of its keys were parked, so the notes of the lease do not name them."""
+async def test_a_worker_that_gets_its_lease_back_reads_the_parked_keys_again() -> None:
+    """
+    The page halted after some of its keys were parked, so the notes of the lease do not name these keys.
+    """
     world, saved = World(batch_size=100), Notes("[]")
     await world.relay(batch(event("calm"), tenure=1))
     world.broker.rejects = lambda message: True
@@ -181,7 +186,7 @@ async def test_a_worker_that_regains_its_lease_forgets_the_parked_keys_of_an_unf
         ]
 
 
-async def test_refusals_with_something_accepted_between_them_have_nothing_sent_again():
+async def test_no_probe_is_sent_if_the_topic_accepts_messages_between_refusals():
     world = World(batch_size=100)
     world.broker.rejects = lambda message: str(message.session_id).startswith("bad")
     for number in range(3 * BELIEVED_IN_A_ROW):
@@ -191,7 +196,8 @@ async def test_refusals_with_something_accepted_between_them_have_nothing_sent_a
     assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))
 
 
-async def test_without_a_message_to_compare_few_messages_are_blamed_and_only_after_many_attempts() -> None:
+async def test_without_an_accepted_message_a_refusal_is_blamed_on_few_messages() -> None:
+    """Each of these messages was tried many times before."""
     refusals, blamed = Refusals(believed=BELIEVED_IN_A_ROW), list[int]()
 
     async def fail(messages: Sequence[OutboundMessage]) -> None:
