@@ -1,4 +1,6 @@
-"""One session: a message at a time, the lock renewed while its handler works, and nothing after a loss."""
+"""
+A held session: one message at a time, a lock that is renewed while the handler works, and no settlement after the lock is lost.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def now() -> float:
 
 
 class Flaky(MemorySubscription):
-    """Its renewals can be made to fail, and are counted."""
+    """A subscription that counts renewals of session locks and can make them fail or hang."""
 
     renewals = 0
     refuses: type[Exception] | None = None
@@ -59,7 +61,7 @@ class Flaky(MemorySubscription):
     ],
     ids=str,
 )
-async def test_what_a_handler_answers_becomes_of_its_message(answer: Settlement | None, outcome: str) -> None:
+async def test_a_message_is_settled_as_its_handler_returns(answer: Settlement | None, outcome: str) -> None:
     world = World()
     await world.play("a1", "a2", work=answers(answer))
     assert outcome == world.of(MessageSettled)[0].outcome
@@ -72,7 +74,9 @@ async def test_what_a_handler_answers_becomes_of_its_message(answer: Settlement 
 
 
 @pytest.mark.parametrize(("counted", "deliveries"), [(True, [0, 1, 2]), (False, [0, 0, 0])])
-async def test_a_retry_ends_the_hold_and_counts_if_it_says_so(counted: bool, deliveries: list[int]) -> None:
+async def test_a_retry_after_a_delay_counts_a_delivery_only_if_asked_to(
+    counted: bool, deliveries: list[int]
+) -> None:
     world, counts = World(), list[int]()
     answer = answers(*[Retry(after_seconds=2, counted=counted)] * 2)
 
@@ -86,7 +90,7 @@ async def test_a_retry_ends_the_hold_and_counts_if_it_says_so(counted: bool, del
     assert 4.0 <= now() < 6.0
 
 
-async def test_a_message_is_kept_before_it_is_delivered_again_with_its_lock_renewed() -> None:
+async def test_the_session_lock_is_renewed_while_a_message_waits_for_its_retry() -> None:
     world = World(subscription=Flaky(lock_seconds=10))
     await world.play("a1", work=answers(Retry(after_seconds=100)), max_handling=seconds(20))
     assert ["a1", "a1"] == world.begun
@@ -94,7 +98,7 @@ async def test_a_message_is_kept_before_it_is_delivered_again_with_its_lock_rene
     assert 19 <= world.subscription.renewals  # type: ignore[attr-defined]
 
 
-async def test_a_failed_message_is_handled_again_after_a_back_off_until_the_broker_gives_up() -> None:
+async def test_a_failed_message_is_retried_until_the_broker_dead_letters_it() -> None:
     world = World(subscription=MemorySubscription(max_deliveries=3))
     await world.play("a1", "a2", work=answers(*[ValueError("no")] * 3))
     assert ["a1", "a1", "a1", "a2"] == world.begun
@@ -103,7 +107,7 @@ async def test_a_failed_message_is_handled_again_after_a_back_off_until_the_brok
     assert ("a1", "MaxDeliveryCountExceeded") == (dead.message_id, reason)
 
 
-async def test_a_handler_whose_own_task_was_cancelled_has_failed() -> None:
+async def test_a_handler_that_awaits_a_cancelled_task_counts_as_failed() -> None:
     async def work(message: Message) -> None:
         if message.delivery_count == 0:
             other = asyncio.create_task(asyncio.sleep(10))
@@ -124,8 +128,8 @@ async def test_the_lock_is_renewed_while_a_handler_works() -> None:
     assert 40 <= world.subscription.renewals <= 42  # type: ignore[attr-defined]
 
 
-async def test_a_session_that_is_never_idle_renews_its_lock_in_time() -> None:
-    """Every message takes a moment: each must not put the renewal off."""
+async def test_a_session_with_a_steady_flow_of_messages_renews_its_lock_in_time() -> None:
+    """Every message takes a moment, and must not delay the renewal."""
     world = World(subscription=Flaky(lock_seconds=10))
     world.deliver(*(f"a{number}" for number in range(100)))
     world.start(work=takes(0.9))
@@ -139,7 +143,7 @@ async def test_a_session_that_is_never_idle_renews_its_lock_in_time() -> None:
     assert longest < 6.5
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retried() -> None:
+async def test_the_message_of_a_handler_that_takes_too_long_is_retried() -> None:
     world = World()
     world.deliver("a1")
     world.start(work=by_id(a1=takes(1000)), max_handling=seconds(50))
@@ -153,7 +157,8 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retrie
 
 
 @pytest.mark.parametrize("how", ["taken", "refused", "unavailable", "silent"])
-async def test_when_the_lock_is_lost_or_may_be_the_handler_is_cancelled_and_nothing_settled(how: str) -> None:
+async def test_a_handler_is_cancelled_when_its_session_lock_may_be_lost(how: str) -> None:
+    """Its message is not settled."""
     world = World(subscription=(broker := Flaky(lock_seconds=10)))
     world.deliver("a1", "a2")
     world.start(work=takes(60))
@@ -176,7 +181,7 @@ async def test_when_the_lock_is_lost_or_may_be_the_handler_is_cancelled_and_noth
     await world.kill()
 
 
-async def test_renewals_that_fail_are_repeated_while_the_lock_is_trusted() -> None:
+async def test_failed_renewals_are_repeated_while_the_lock_is_trusted() -> None:
     world = World(subscription=(broker := Flaky(lock_seconds=20)))
     world.deliver("a1")
     world.start(work=takes(30))
@@ -190,7 +195,7 @@ async def test_renewals_that_fail_are_repeated_while_the_lock_is_trusted() -> No
     assert ["complete"] == [settled.outcome for settled in world.of(MessageSettled)]
 
 
-async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() -> None:
+async def test_a_handler_that_blocks_the_event_loop_beyond_the_lock_settles_nothing() -> None:
     world = World(subscription=(broker := MemorySubscription(lock_seconds=60, trust_seconds=10)))
     loop = asyncio.get_running_loop()
     behind = 0.0
@@ -210,7 +215,7 @@ async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() 
 
 
 class Refusing(MemorySubscription):
-    """Takes a session away just before the first settlement of each message."""
+    """A subscription that takes a session away just before the first settlement of each message."""
 
     refused = 0
 
@@ -229,7 +234,7 @@ class Refusing(MemorySubscription):
         return session
 
 
-async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session() -> None:
+async def test_a_refused_settlement_ends_the_session() -> None:
     world = World(subscription=(broker := Refusing()))
     await world.play("a1")
     assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
@@ -238,7 +243,9 @@ async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session
     assert 1 == len(world.of(MessageSettled)) == len(broker.settled)
 
 
-async def test_a_handler_that_ignores_its_cancellation_frees_the_slot_and_settles_nothing() -> None:
+async def test_a_handler_that_ignores_its_cancellation_settles_nothing() -> None:
+    """Its slot is free for another session."""
+
     async def deaf(message: Message) -> None:
         if message.delivery_count:
             return
@@ -264,7 +271,8 @@ async def test_a_handler_that_ignores_its_cancellation_frees_the_slot_and_settle
     await world.stop()
 
 
-async def test_an_idle_session_leaves_its_slot_at_once_to_one_that_waits_and_the_last_stays() -> None:
+async def test_an_idle_session_gives_its_slot_to_a_waiting_session_at_once() -> None:
+    """Without a waiting session, it keeps its slot until the idle timeout."""
     world = World()
     world.deliver("a1", "b1", "c1")
     world.start(session_idle_timeout=seconds(5), max_concurrent_sessions=1)
@@ -276,7 +284,8 @@ async def test_an_idle_session_leaves_its_slot_at_once_to_one_that_waits_and_the
     await world.stop()
 
 
-async def test_without_sessions_messages_are_handled_side_by_side_and_their_locks_renewed() -> None:
+async def test_without_sessions_messages_are_handled_in_parallel() -> None:
+    """The locks of messages are renewed while their handlers work."""
     world = World(subscription=(broker := Flaky(sessions=False, lock_seconds=10)))
     world.deliver("a1", "a2", "b1")
     world.start(work=takes(30))
@@ -292,7 +301,7 @@ async def test_without_sessions_messages_are_handled_side_by_side_and_their_lock
     assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
 
 
-async def test_a_stop_does_not_wait_for_the_back_off_of_a_message() -> None:
+async def test_a_stop_does_not_wait_for_the_retry_delay_of_a_message() -> None:
     world = World()
     world.deliver("a1")
     world.start(work=answers(Retry(after_seconds=100)))

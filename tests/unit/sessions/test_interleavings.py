@@ -1,5 +1,6 @@
 """
-Whatever comes together: processors that start, stop and are killed, outages longer than a lock, handlers of any kind.
+Random interleavings of session processors: they start, stop and are killed, the broker has outages longer than a lock, and handlers
+return any settlement.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ EVENTS = st.lists(
 
 
 class Play:
-    """Up to three processors, whose handlers see that each works alone and in order."""
+    """
+    A run of up to three processors. Their handlers check that they work alone on a session, and in order.
+    """
 
     def __init__(self, chance: random.Random) -> None:
         self.broker = MemorySubscription(lock_seconds=10, max_deliveries=10_000)
@@ -94,7 +97,7 @@ class Play:
         self.calm = True
         for which in range(3):
             self.start(which)
-        # One that was stopping is done at last, and another is there.
+        # A processor that was stopping may end only now, so processor 0 is started again afterwards.
         await self.world.until(lambda: not self.broker.waiting or all(t.done() for t in self.tasks))
         self.start(0)
         await self.world.until_empty()
@@ -109,9 +112,10 @@ class Play:
 
 
 @given(EVENTS, st.integers(0, 2**32))
-def test_each_message_is_handled_alone_and_in_order_and_is_settled_once(
+def test_the_messages_of_a_session_are_handled_one_at_a_time_and_in_order(
     events: list[tuple[str, int, float]], seed: int
 ) -> None:
+    """Each message is settled exactly once."""
     random.seed(seed)  # the jitter of back-offs
     play = Play(random.Random(seed))
     with asyncio.Runner(loop_factory=lambda: looptime.new_event_loop(noop_cycles=0)) as runner:

@@ -1,4 +1,6 @@
-"""Processors: how many sessions they ask for and hold, how they share them, and how they end."""
+"""
+Session processors: how many sessions they ask for and hold, what they do while the broker fails, and how they stop.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def now() -> float:
 
 
 class Counting(MemorySubscription):
-    """Knows how many calls wait, and may take time to open a session."""
+    """A subscription that counts the waiting calls of `accept`, and can take time to open a session."""
 
     waiting_calls = most_calls = calls = 0
     opening_seconds = 0.0
@@ -45,7 +47,7 @@ class Counting(MemorySubscription):
             self.waiting_calls -= 1
 
 
-async def test_sessions_are_handled_side_by_side_up_to_their_number() -> None:
+async def test_a_processor_handles_up_to_its_maximum_of_sessions_in_parallel() -> None:
     world, at_once, most = World(), 0, 0
 
     async def work(message: Message) -> None:
@@ -66,7 +68,7 @@ async def test_sessions_are_handled_side_by_side_up_to_their_number() -> None:
         assert [f"{letter}0", f"{letter}1"] == [name for name in world.begun if name[0] == letter]
 
 
-async def test_the_status_shows_each_session_and_for_how_long_its_message_is_handled() -> None:
+async def test_the_status_shows_how_long_each_session_handles_its_message() -> None:
     world = World()
     world.deliver("a1", "a2", "b1")
     processor = world.start(work=by_id(a2=takes(10)))
@@ -80,7 +82,7 @@ async def test_the_status_shows_each_session_and_for_how_long_its_message_is_han
     assert () == processor.status()
 
 
-async def test_while_nothing_comes_only_one_call_waits() -> None:
+async def test_only_one_accept_call_waits_while_no_messages_come() -> None:
     world = World(subscription=(broker := Counting()))
     world.start()
     await asyncio.sleep(2)
@@ -91,7 +93,7 @@ async def test_while_nothing_comes_only_one_call_waits() -> None:
     await world.stop()
 
 
-async def test_a_process_that_starts_asks_for_as_many_sessions_as_it_has_slots() -> None:
+async def test_a_starting_processor_asks_for_as_many_sessions_as_it_has_slots() -> None:
     world = World(subscription=(broker := Counting()))
     broker.opening_seconds = 0.5
     world.deliver(*(f"{letter}1" for letter in LETTERS))
@@ -101,7 +103,7 @@ async def test_a_process_that_starts_asks_for_as_many_sessions_as_it_has_slots()
     await world.kill()
 
 
-async def test_the_number_of_waiting_calls_follows_the_number_of_sessions_found() -> None:
+async def test_the_number_of_accept_calls_follows_the_number_of_available_sessions() -> None:
     world = World(subscription=(broker := Counting()))
     broker.opening_seconds = 0.5
     world.start(work=takes(100))
@@ -116,7 +118,7 @@ async def test_the_number_of_waiting_calls_follows_the_number_of_sessions_found(
     await world.stop()
 
 
-async def test_a_session_that_this_process_is_given_again_ends_the_handler_before() -> None:
+async def test_accepting_a_session_again_cancels_its_earlier_handler_in_the_process() -> None:
     world = World()
     world.deliver("a1", "a2")
     world.start(work=takes(10))
@@ -129,7 +131,7 @@ async def test_a_session_that_this_process_is_given_again_ends_the_handler_befor
     assert ["lost", "stopped"] == [closed.outcome for closed in world.of(SessionClosed)]
 
 
-async def test_while_the_broker_is_away_it_is_asked_with_a_back_off_and_afterwards_it_goes_on() -> None:
+async def test_an_unavailable_broker_is_retried_with_a_back_off() -> None:
     world = World(subscription=(broker := Counting()))
     broker.down = True
     processor = world.start(backoff=Backoff(initial_seconds=0.1, maximum_seconds=10))
@@ -146,7 +148,7 @@ async def test_while_the_broker_is_away_it_is_asked_with_a_back_off_and_afterwar
     await world.stop()
 
 
-async def test_calls_that_fail_side_by_side_are_one_failure() -> None:
+async def test_accept_calls_that_fail_together_count_as_one_failure() -> None:
     world = World(subscription=(broker := Counting()))
     broker.opening_seconds = 0.5
     world.deliver(*(f"{letter}1" for letter in LETTERS))
@@ -159,7 +161,7 @@ async def test_calls_that_fail_side_by_side_are_one_failure() -> None:
     await world.stop()
 
 
-async def test_a_broker_that_says_when_to_come_back_is_not_asked_before() -> None:
+async def test_a_broker_with_a_retry_delay_is_not_asked_before_its_end() -> None:
     class Busy(Counting):
         async def accept(self, wait_seconds: float) -> MemorySession | None:
             self.calls += 1
@@ -173,7 +175,7 @@ async def test_a_broker_that_says_when_to_come_back_is_not_asked_before() -> Non
 
 
 class Refusing(Counting):
-    """Gives its sessions away, and refuses what is to be settled."""
+    """A subscription that gives sessions, and refuses every settlement."""
 
     refusal: SubscriptionUnavailable | None = SubscriptionUnavailable("busy")
 
@@ -192,7 +194,7 @@ class Refusing(Counting):
         return session
 
 
-async def test_while_nothing_can_be_settled_the_processor_accepts_sessions_with_a_back_off() -> None:
+async def test_a_processor_accepts_sessions_with_a_back_off_while_settlements_are_refused() -> None:
     world = World(subscription=(broker := Refusing()))
     world.deliver("a1", "b1")
     processor = world.start(
@@ -214,7 +216,8 @@ async def test_while_nothing_can_be_settled_the_processor_accepts_sessions_with_
     await world.stop()
 
 
-async def test_the_first_calls_end_soon_as_their_end_tells_that_the_broker_can_be_reached() -> None:
+async def test_the_first_accept_calls_of_a_processor_wait_only_briefly() -> None:
+    """Their end shows that the broker can be reached."""
     world = World(subscription=(broker := Counting()))
     world.start(max_concurrent_sessions=4)
     await asyncio.sleep(2)
@@ -223,7 +226,7 @@ async def test_the_first_calls_end_soon_as_their_end_tells_that_the_broker_can_b
 
 
 class Silent(Counting):
-    """From a moment on nothing is answered, which is noticed 30 s later."""
+    """A subscription that stops answering when `silent` is set. Its callers notice this after 30 s."""
 
     silent = False
 
@@ -241,7 +244,7 @@ class Silent(Counting):
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "all sessions busy"])
-async def test_a_broker_that_does_not_answer_is_counted_as_away_from_its_last_answer_on(busy: bool) -> None:
+async def test_the_outage_of_a_silent_broker_counts_from_its_last_answer(busy: bool) -> None:
     world = World(subscription=(broker := Silent(lock_seconds=20)))
     if busy:
         world.deliver("a1")
@@ -255,7 +258,8 @@ async def test_a_broker_that_does_not_answer_is_counted_as_away_from_its_last_an
     await world.kill()
 
 
-async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_back() -> None:
+async def test_a_stop_waits_for_running_handlers() -> None:
+    """Then the processor gives all its sessions back."""
     world = World(subscription=(broker := Counting()))
     world.deliver("a1", "a2", "b1")
     processor = world.start(work=by_id(a1=takes(5)), grace_period=seconds(10))
@@ -272,7 +276,8 @@ async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_ba
     assert 0 == broker.waiting_calls
 
 
-async def test_after_the_grace_period_handlers_are_cancelled_and_their_messages_not_settled() -> None:
+async def test_handlers_are_cancelled_after_the_grace_period_of_a_stop() -> None:
+    """Their messages are not settled."""
     world = World()
     world.deliver("a1", "b1")
     world.start(work=takes(100), grace_period=seconds(10))
@@ -286,7 +291,9 @@ async def test_after_the_grace_period_handlers_are_cancelled_and_their_messages_
 
 
 @pytest.mark.parametrize("call", ["accept", "receive", "renew", "settle", "close"])
-async def test_whatever_a_client_raises_for_one_session_is_tried_again_and_ends_no_other(call: str) -> None:
+async def test_an_unexpected_error_in_one_session_ends_no_other_session(call: str) -> None:
+    """The failed call is tried again."""
+
     class Broken(MemorySubscription):
         faults = 0
 
@@ -316,7 +323,7 @@ async def test_whatever_a_client_raises_for_one_session_is_tried_again_and_ends_
     await world.stop()
 
 
-async def test_an_odd_answer_to_a_renewal_is_asked_for_again_while_the_lock_is_trusted() -> None:
+async def test_a_renewal_that_raises_an_unexpected_error_is_repeated() -> None:
     class Broken(MemorySubscription):
         async def accept(self, wait_seconds: float) -> MemorySession | None:
             session = await super().accept(wait_seconds)
@@ -338,7 +345,7 @@ async def test_an_odd_answer_to_a_renewal_is_asked_for_again_while_the_lock_is_t
     await world.stop()
 
 
-async def test_a_session_that_found_no_slot_and_cannot_be_closed_ends_nothing() -> None:
+async def test_an_error_while_closing_a_session_without_a_slot_ends_no_processor() -> None:
     class Broken(MemorySubscription):
         async def accept(self, wait_seconds: float) -> MemorySession | None:
             session = await super().accept(wait_seconds)
@@ -373,6 +380,6 @@ async def test_a_session_that_found_no_slot_and_cannot_be_closed_ends_nothing() 
     ],
     ids=str,
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_session_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         SessionOptions(**options)

@@ -1,4 +1,6 @@
-"""Slots: sessions that wait for one of this process, and what a session must do for those that wait."""
+"""
+Slots: how a processor shares its slots among the sessions that it has accepted, and which session leaves for a waiting one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def held(world: World) -> set[str | None]:
 @pytest.mark.parametrize("seconds_each", [0.1, 3.0, 10.0])
 @pytest.mark.parametrize("opening_seconds", [0.0, 0.3])
 @pytest.mark.parametrize(("slots", "busy"), [(1, 1), (1, 2), (2, 2), (2, 3), (8, 9), (8, 40)])
-async def test_a_key_with_one_message_is_handled_beside_keys_that_never_run_empty(
+async def test_a_key_with_one_message_is_handled_soon_beside_busy_keys(
     slots: int, busy: int, opening_seconds: float, seconds_each: float
 ) -> None:
     chance, world = random.Random(slots * busy), World(subscription=(broker := Counting()))
@@ -48,7 +50,8 @@ async def test_a_key_with_one_message_is_handled_beside_keys_that_never_run_empt
     await world.kill()
 
 
-async def test_idle_sessions_leave_the_longest_idle_first_and_no_more_than_wait() -> None:
+async def test_the_session_that_was_idle_longest_leaves_for_a_waiting_session() -> None:
+    """No more sessions leave than wait for a slot."""
     world = World()
     world.start(max_concurrent_sessions=3, session_idle_timeout=seconds(100))
     for letter in "abc":
@@ -62,7 +65,7 @@ async def test_idle_sessions_leave_the_longest_idle_first_and_no_more_than_wait(
     await world.stop()
 
 
-async def test_a_session_whose_next_message_is_at_hand_does_not_leave() -> None:
+async def test_a_session_with_a_next_message_keeps_its_slot() -> None:
     world = World(subscription=Slow(0.01))
     world.deliver(*(f"a{number}" for number in range(15)), "b1")
     world.start(work=takes(0.05), max_concurrent_sessions=1)
@@ -71,7 +74,7 @@ async def test_a_session_whose_next_message_is_at_hand_does_not_leave() -> None:
     await world.stop()
 
 
-async def test_a_session_without_a_slot_is_released_soon_and_this_process_does_not_accept_it_again() -> None:
+async def test_a_session_without_a_slot_is_released_to_other_processes() -> None:
     world = World(subscription=(broker := Counting()))
     world.start("busy", takes(100), max_concurrent_sessions=2)
     world.deliver("a1", "b1")
@@ -105,7 +108,7 @@ async def away(message: Message) -> Settlement:
         (away, 300, 2),  # a back-off is no handling
     ],
 )
-async def test_a_session_waits_for_a_slot_for_as_long_as_the_last_message_took_within_bounds(
+async def test_a_session_waits_for_a_slot_about_as_long_as_the_last_message_took(
     before: Work, lock_seconds: float, within: float
 ) -> None:
     world = World(subscription=(broker := Counting(lock_seconds=lock_seconds)))
@@ -126,7 +129,8 @@ async def test_a_session_waits_for_a_slot_for_as_long_as_the_last_message_took_w
     await world.stop("free")
 
 
-async def test_the_processor_accepts_no_more_sessions_ahead_than_slots_come_free() -> None:
+async def test_a_processor_accepts_few_more_sessions_than_it_has_slots() -> None:
+    """The number depends on how many slots become free while a session is opened."""
     world, most = World(subscription=(broker := Counting())), 0
     broker.opening_seconds = 0.5
     for number in range(400):
@@ -141,7 +145,7 @@ async def test_the_processor_accepts_no_more_sessions_ahead_than_slots_come_free
     await world.stop()
 
 
-async def test_a_lock_that_is_lost_before_the_slot_comes_has_the_message_handled_once() -> None:
+async def test_a_message_is_handled_once_although_its_lock_was_lost_while_it_waited() -> None:
     world = World()
     world.deliver("a1", "b1")
     world.start(work=takes(1.5), max_concurrent_sessions=1)
@@ -154,7 +158,10 @@ async def test_a_lock_that_is_lost_before_the_slot_comes_has_the_message_handled
 
 
 class LosesLocks(MemorySubscription):
-    """A client that takes a second to close a session, and learns soon after its first message that the lock of "a" is lost."""
+    """
+    A subscription that takes a second to close a session, and reports soon after the first message of session "a" that its lock is
+    lost.
+    """
 
     async def accept(self, wait_seconds: float) -> MemorySession | None:
         session = await super().accept(wait_seconds)
@@ -177,7 +184,7 @@ class LosesLocks(MemorySubscription):
         return session
 
 
-async def test_an_idle_session_that_is_closed_as_its_lock_is_lost_is_not_asked_to_leave() -> None:
+async def test_a_session_that_is_closed_after_a_lost_lock_is_not_asked_to_leave() -> None:
     world = World(subscription=LosesLocks())
     world.deliver("a1")
     world.start(work=by_id(b1=takes(1)), max_concurrent_sessions=1)
@@ -189,7 +196,8 @@ async def test_an_idle_session_that_is_closed_as_its_lock_is_lost_is_not_asked_t
     assert ["a1", "a1 done", "b1", "b1 done", "c1", "c1 done"] == world.diary
 
 
-async def test_slots_are_handed_on_in_order_and_none_is_lost_with_a_call_that_is_cancelled() -> None:
+async def test_slots_are_given_to_waiting_calls_in_order() -> None:
+    """A call that is cancelled as it gets a slot does not lose the slot."""
     slots, got = Slots(SessionOptions(max_concurrent_sessions=1), (), freed=lambda: None), []
 
     async def take(name: str, patience: float) -> None:

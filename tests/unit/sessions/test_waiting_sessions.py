@@ -1,4 +1,7 @@
-"""Sessions that wait for another attempt: what they leave to the others, and what they keep."""
+"""
+Sessions whose message waits for another attempt (the glossary's "in trouble"): they wait without a slot, so that other sessions are
+handled.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ RESTING = 3 * 4  # beside four slots
 
 
 async def away(message: Message) -> Settlement | None:
-    """Wait for a store, which is away for the keys "w"; the others are handled."""
+    """Retry messages of the sessions "w…" after 30 s, as if their store were away. Complete all others."""
     return Retry(after_seconds=30, counted=False) if str(message.session_id).startswith("w") else None
 
 
@@ -35,7 +38,7 @@ async def handled_after(world: World, name: str) -> float:
     return now() - sent
 
 
-async def test_with_a_thousand_keys_that_wait_another_is_handled_within_two_seconds() -> None:
+async def test_a_new_key_is_handled_within_two_seconds_beside_a_thousand_waiting_keys() -> None:
     world = World()
     waiting(world, 1000)
     world.start(work=away, max_concurrent_sessions=8, max_waiting_sessions=1000)
@@ -47,7 +50,8 @@ async def test_with_a_thousand_keys_that_wait_another_is_handled_within_two_seco
     await world.kill()
 
 
-async def test_waiting_keys_beyond_the_limit_take_turns_with_a_bounded_number_of_calls() -> None:
+async def test_waiting_sessions_beyond_the_limit_take_turns() -> None:
+    """The number of accept calls stays bounded."""
     world = World(subscription=(broker := Counting()))
     waiting(world, 10 * RESTING)
     world.start(work=away, max_concurrent_sessions=4)
@@ -65,7 +69,7 @@ async def test_waiting_keys_beyond_the_limit_take_turns_with_a_bounded_number_of
 
 
 @pytest.mark.parametrize("lasting", [20, 200])
-async def test_keys_with_long_attempts_leave_half_of_the_slots_to_others_and_are_not_forgotten(
+async def test_retried_keys_with_long_attempts_leave_half_of_the_slots_to_others(
     lasting: int,
 ) -> None:
     async def slow(message: Message) -> Settlement | None:
@@ -90,7 +94,7 @@ async def test_keys_with_long_attempts_leave_half_of_the_slots_to_others_and_are
     await world.kill()
 
 
-async def test_keys_that_recover_together_are_handled_without_idle_timeouts_between_them() -> None:
+async def test_waiting_keys_that_recover_together_are_handled_without_idle_timeouts() -> None:
     async def until_it_is_back(message: Message) -> Settlement | None:
         return Retry(after_seconds=1, counted=False) if now() < 40 else None
 
@@ -102,7 +106,7 @@ async def test_keys_that_recover_together_are_handled_without_idle_timeouts_betw
     await world.kill()
 
 
-async def test_a_handler_that_pauses_leaves_its_slot_and_goes_on_when_it_has_one_again() -> None:
+async def test_a_handler_gives_its_slot_to_others_during_a_pause() -> None:
     at_once = most = 0
 
     async def fails(message: Message) -> None:
@@ -128,7 +132,7 @@ async def test_a_handler_that_pauses_leaves_its_slot_and_goes_on_when_it_has_one
     await world.stop()
 
 
-async def test_a_pause_does_not_count_towards_the_limit_of_a_handler() -> None:
+async def test_a_pause_does_not_count_towards_the_time_limit_of_a_handler() -> None:
     async def fails(message: Message) -> None:
         await world.held[message.session_id].pause(500)
         await asyncio.sleep(6)
@@ -141,7 +145,7 @@ async def test_a_pause_does_not_count_towards_the_limit_of_a_handler() -> None:
     await world.stop()
 
 
-async def test_a_handler_that_is_left_behind_keeps_no_slot() -> None:
+async def test_a_handler_that_ignores_its_cancellation_keeps_no_slot() -> None:
     async def stubborn(message: Message) -> None:
         if message.session_id == "a":
             with suppress(asyncio.CancelledError):
@@ -160,7 +164,7 @@ async def test_a_handler_that_is_left_behind_keeps_no_slot() -> None:
     assert 1 == processor._slots.free
 
 
-async def test_a_stop_gives_back_at_once_what_rests_or_waits_for_its_next_slot() -> None:
+async def test_a_stop_gives_waiting_sessions_back_at_once() -> None:
     async def slow(message: Message) -> Settlement | None:
         await asyncio.sleep(5)
         return Retry(after_seconds=1, counted=False)
@@ -193,7 +197,7 @@ async def test_a_waiting_message_is_not_reported_as_handled(
     await world.stop()
 
 
-async def test_a_session_whose_first_message_is_on_its_way_does_not_leave_for_others() -> None:
+async def test_a_session_does_not_leave_before_its_first_message_arrives() -> None:
     world = World(subscription=Slow(0.1))
     waiting(world, 30)
     world.start(max_concurrent_sessions=1)

@@ -1,5 +1,6 @@
 """
-A subscription in memory, processors of it, and a handler that keeps a diary: what the tests of session processors share.
+Helpers for the tests of session processors: a subscription in memory, processors that receive from it, and a handler that lists what it
+does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Work = Callable[[Message], Awaitable[Settlement | None]]
 
 
 class Slow(MemorySubscription):
-    """A subscription whose messages take so long to be delivered, each."""
+    """A subscription that takes this many seconds to deliver each message."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -43,7 +44,10 @@ class Slow(MemorySubscription):
 
 @dataclass
 class World:
-    """`diary` has a line for each begin and end of a handler: "a1", "a1 done", "a1 cancelled"."""
+    """
+    A subscription and its processors. `diary` has a line for each begin and end of a handler, such as "a1", "a1 done" or "a1
+    cancelled".
+    """
 
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
     options: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +88,7 @@ class World:
         await asyncio.gather(self.running[name], return_exceptions=True)
 
     def deliver(self, *names: str) -> None:
-        """ "a1" is message a1 of session a."""
+        """Deliver messages by name: "a1" is message a1 of session a."""
         for name in names:
             self.subscription.deliver(Message(message_id=name, session_id=name[0]))
 
@@ -94,7 +98,7 @@ class World:
                 await asyncio.sleep(0.05)
 
     async def play(self, *names: str, work: Work | None = None, **options: Any) -> None:
-        """Deliver these messages to one processor, which runs until none is left."""
+        """Deliver these messages to one processor, and run it until none is left."""
         self.deliver(*names)
         self.start(work=work, **options)
         await self.until_empty()
@@ -123,7 +127,7 @@ def takes(duration: float) -> Work:
 
 
 def by_id(**works: Work) -> Work:
-    """What to do with some messages; the others are done at once."""
+    """Return a handler that handles the named messages as given and completes all others."""
 
     async def work(message: Message) -> Settlement | None:
         return await works[message.message_id](message) if message.message_id in works else None
@@ -132,7 +136,9 @@ def by_id(**works: Work) -> Work:
 
 
 def answers(*settlements: Settlement | Exception | None) -> Work:
-    """Answer or raise one after another; then complete."""
+    """
+    Return a handler that returns or raises one of these answers for each message in turn, and completes all further messages.
+    """
     left = [*settlements]
 
     async def work(message: Message) -> Settlement | None:
