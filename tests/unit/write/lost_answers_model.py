@@ -1,9 +1,9 @@
 """
-The model of `test_lost_answers.py`: logs to which units of work append tokens, and what has to be found in the store.
+The model for `test_lost_answers.py`: units of work append tokens to logs, and the model says which tokens the store must contain.
 
-Each change appends a token, a text that no other change has, to a log. Most tokens are also in an event. So the store tells
-by itself what was written: a lost change is a token that is missing, one that was written twice is a token that is there
-twice, and half a commit is some of its tokens.
+A token is a text that no other change has. Each change appends one to a log, and most changes record the token in an event as well. So
+the store itself shows what was written: a lost change is a missing token, a change that was written twice is a repeated token, and a
+partly written commit is only some of its tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.unit.write.store_under_test import TextOnKey
 
 
 class TokenKind(StrEnum):
-    """What becomes of a token beside being appended; a token ends with its kind."""
+    """What happens to a token besides being appended to a log. The last letter of a token is its kind."""
 
     EVENT = "e"  # it is in an event
     INDEXED = "i"  # it is in an event whose handler creates a log `index-TOKEN`
@@ -50,11 +50,11 @@ EVENTS = {
 
 
 class Log(TextOnKey):
-    """An entity to whose text tokens are appended."""
+    """An entity whose text is the list of its tokens."""
 
 
 class DictLog:
-    """The same as a dict that the application stores in a shape of its own."""
+    """A log that the application stores as a dict of its own shape, with the same interface as Log."""
 
     def __init__(self, uow: UnitOfWork, stored: dict[str, Any]) -> None:
         self.uow, self.stored, self.id = uow, stored, str(stored["id"])
@@ -77,7 +77,7 @@ class DictLog:
 
 @dataclass(eq=False, kw_only=True)
 class Batch:
-    """What one request has to write: all of it or nothing."""
+    """The writes of one request. The store must contain all of them or none."""
 
     writes: Sequence[Write]
     tokens: frozenset[str]
@@ -90,13 +90,15 @@ class Batch:
 
     @property
     def is_proved(self) -> bool:
-        """Whether an event is written that outlives the test."""
+        """
+        Return whether the batch has an event that lives longer than the test, which proves that the batch was written.
+        """
         return any(token[-1] in (TokenKind.EVENT, TokenKind.INDEXED) for token in self.tokens)
 
 
 @dataclass(kw_only=True)
 class Unit:
-    """A unit of work, and what the model knows of it."""
+    """A unit of work, and what the model knows about it."""
 
     uow: UnitOfWork
     logs: dict[str, Log | DictLog] = field(default_factory=dict)
@@ -111,7 +113,9 @@ class Unit:
 
 @dataclass(kw_only=True)
 class Found:
-    """What is in the store, and which events the relay took out of it, in the order in which they were written."""
+    """
+    The documents in the store, and the events that the relay deleted from it, in the order in which they were written.
+    """
 
     texts: dict[str, str]
     events: list[tuple[str, str]]  # log, token
@@ -126,7 +130,9 @@ class Found:
         )
 
     def tokens(self, deleted: dict[str, str]) -> set[str]:
-        """Return all tokens that were written; `deleted` has the last text of logs that may be gone."""
+        """
+        Return all tokens that were written. `deleted` has the last text of each log that may have been deleted.
+        """
         gone = [text for name, text in deleted.items() if name not in self.texts]
         texts = chain.from_iterable(text.split() for text in (*self.texts.values(), *gone))
         return {*texts, *(token for _, token in self.events)}

@@ -1,8 +1,8 @@
 """
-StoreUnderTest: the store on which a state machine runs, memory or the emulator, on an event loop of its own.
+StoreUnderTest: the store for a Hypothesis state machine, which is in memory or on the emulator and has an event loop of its own.
 
-Each machine is a class with a `backend`; `run_on` runs it on one of `BACKENDS`. A machine calls `run` for what has to be awaited,
-`documents` to see all that is stored, and `close` at its end.
+Each state machine is a class with a `backend`, and `run_on` runs it on one of `BACKENDS`. A machine calls `run` to await something,
+`documents` to read everything that is stored, and `close` at its end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Backend:
 
     @property
     def late_seconds(self) -> float:
-        """How long a late request is on its way: longer than any deadline, where that costs no time."""
+        """
+        Return for how long a late request is on its way. On virtual time, this is longer than any deadline.
+        """
         return 5.0 if self.virtual_time else 0.1
 
 
@@ -58,7 +60,9 @@ BACKENDS = {
 
 
 def run_on(backend: str, machine: type[RuleBasedStateMachine], *, few: int, many: int, steps: int) -> None:
-    """Run a state machine with as many examples as the profile wants (`tests/support/effort.py`)."""
+    """
+    Run a state machine with as many examples as the current profile asks for (`tests/support/effort.py`).
+    """
     run_state_machine_as_test(
         type(machine.__name__, (machine,), {"backend": BACKENDS[backend]}),
         settings=settings(
@@ -72,7 +76,7 @@ def run_on(backend: str, machine: type[RuleBasedStateMachine], *, few: int, many
 
 
 class TextOnKey(Entity):
-    """An entity with a text, in the partition that its machine chooses."""
+    """An entity with a text, in the partition key that its state machine chooses."""
 
     key: PartitionKey
     text: str = ""
@@ -111,7 +115,7 @@ class StoreUnderTest:
                 yield container.store, container.feed
 
     async def documents(self) -> list[Document]:
-        """Return all that is stored, in the order in which it was written."""
+        """Return all stored documents in the order in which they were written."""
         rid = (await self.feed.describe()).container_rid
         documents: list[Document] = []
         for physical in await self.feed.physical_ranges():

@@ -1,4 +1,7 @@
-"""Documents of the application's own shape, beside events in one commit, with all of the proof."""
+"""
+Documents in the application's own shape (dicts, dataclasses, models): they are written with their events in one commit, and a lost answer
+is found out as for entities.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Basket(BaseModel):
 
 
 class Cents:
-    """Stored in another shape than it has."""
+    """A class that is stored in another shape, by CentsMapper."""
 
     def __init__(self, key: str, amount: int) -> None:
         self.key, self.amount = key, amount
@@ -83,7 +86,7 @@ def uow(container: MemoryContainer) -> UnitOfWork:
         Order(id="o", partitionKey="o", total=5),
     ],
 )
-async def test_a_model_is_stored_as_it_is_with_its_event_in_one_commit(
+async def test_an_application_document_and_its_event_are_written_in_one_commit(
     container: MemoryContainer, uow: UnitOfWork, model: Any
 ):
     uow.save(model)
@@ -103,7 +106,7 @@ async def test_a_model_is_stored_as_it_is_with_its_event_in_one_commit(
 
 
 @pytest.mark.parametrize(("version", "told"), [(7, 7), (True, None), ("7", None)])
-async def test_the_type_and_version_of_a_document_are_those_of_its_events(
+async def test_an_event_has_the_type_and_version_of_its_application_document(
     container: MemoryContainer, uow: UnitOfWork, version: object, told: int | None
 ):
     order = {"id": "o", "partitionKey": "o", "type": "legacyOrder", "version": version}
@@ -114,7 +117,7 @@ async def test_the_type_and_version_of_a_document_are_those_of_its_events(
     assert ("legacyOrder", told) == (meta["entityType"], meta.get("entityVersion"))
 
 
-async def test_a_version_that_the_model_does_not_know_is_not_told(
+async def test_an_event_has_no_entity_version_if_the_model_has_no_version_field(
     container: MemoryContainer, uow: UnitOfWork
 ):
     uow.save({"id": "o", "partitionKey": "o", "version": 7})
@@ -128,7 +131,7 @@ async def test_a_version_that_the_model_does_not_know_is_not_told(
 
 
 @pytest.mark.parametrize("model_type", [dict, Order, Basket])
-async def test_what_was_read_and_changed_is_written_and_the_rest_of_the_document_stays(
+async def test_a_changed_application_document_keeps_its_unknown_fields(
     container: MemoryContainer, uow: UnitOfWork, model_type: type[Any]
 ):
     stored = {"id": "o", "partitionKey": "o", "ttl": 500, "colour": {"deep": 1}}
@@ -151,7 +154,7 @@ async def test_what_was_read_and_changed_is_written_and_the_rest_of_the_document
     assert (model_type is Basket) == ("products" in content(container, "o"))
 
 
-async def test_a_mapper_says_how_a_model_is_stored(container: MemoryContainer, uow: UnitOfWork):
+async def test_a_mapper_converts_a_model_to_its_stored_document(container: MemoryContainer, uow: UnitOfWork):
     cents = uow.documents(Cents, CentsMapper())
     cents.save(Cents("c", 250))
     await uow.commit()
@@ -164,7 +167,7 @@ async def test_a_mapper_says_how_a_model_is_stored(container: MemoryContainer, u
     assert 2.51 == content(container, "c")["euros"]
 
 
-async def test_a_dict_that_the_sdk_read_is_replaced_under_its_etag(container: MemoryContainer):
+async def test_a_dict_from_the_sdk_is_replaced_under_its_etag(container: MemoryContainer):
     outbox = Outbox(container)
     async with outbox.unit_of_work() as uow:
         uow.save({"id": "o", "partitionKey": "o"})
@@ -183,7 +186,7 @@ async def test_a_dict_that_the_sdk_read_is_replaced_under_its_etag(container: Me
             await uow.commit()
 
 
-async def test_a_typed_model_is_replaced_under_the_etag_that_is_given(container: MemoryContainer):
+async def test_a_typed_model_is_replaced_under_the_given_etag(container: MemoryContainer):
     outbox = Outbox(container)
     async with outbox.unit_of_work() as uow:
         uow.save(Order(id="o", partitionKey="o"))
@@ -202,7 +205,7 @@ async def test_a_typed_model_is_replaced_under_the_etag_that_is_given(container:
             await uow.commit()
 
 
-async def test_a_document_is_deleted_and_then_not_found(container: MemoryContainer, uow: UnitOfWork):
+async def test_a_deleted_application_document_is_not_found(container: MemoryContainer, uow: UnitOfWork):
     order = uow.save({"id": "o", "partitionKey": "o"})
     await uow.commit()
     documents = uow.documents()
@@ -217,7 +220,7 @@ async def test_a_document_is_deleted_and_then_not_found(container: MemoryContain
     assert ["domainEvent"] == [document["type"] for document in container.documents()]
 
 
-async def test_what_cannot_be_stored_or_read_is_refused_by_name(container: MemoryContainer, uow: UnitOfWork):
+async def test_invalid_application_documents_are_refused_by_name(container: MemoryContainer, uow: UnitOfWork):
     with pytest.raises(UsageError, match=r"`id` of text.*Order.* has 5"):
         uow.save(Order(id=5, partitionKey="o"))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="dataclass"):
@@ -243,13 +246,13 @@ async def test_what_cannot_be_stored_or_read_is_refused_by_name(container: Memor
         await uow.documents(Order).read("o")
 
 
-async def test_a_value_that_would_be_read_back_as_another_is_refused(uow: UnitOfWork):
+async def test_a_field_that_would_be_read_back_as_another_value_is_refused(uow: UnitOfWork):
     uow.save(Order(id="o", partitionKey="o", lines=["a", 5]))  # type: ignore[list-item]
     with pytest.raises(UnstorableValue, match=r"Order 'o'.*lines"):
         await uow.commit()
 
 
-async def test_two_objects_of_one_document_are_refused(uow: UnitOfWork):
+async def test_two_objects_for_one_document_are_refused(uow: UnitOfWork):
     uow.save({"id": "o", "partitionKey": "o"})
     with pytest.raises(UsageError, match="Two different objects"):
         uow.save({"id": "o", "partitionKey": "o"})

@@ -1,5 +1,5 @@
 """
-Around a commit: hooks, public events, handlers of a unit of work of one's own, entities that expire, and events that are read.
+Around a commit: `after_commit` hooks, public events, handlers that need a subclass of UnitOfWork, and entities that expire.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def container() -> MemoryContainer:
 # hooks
 
 
-async def test_hooks_run_once_after_a_commit_that_wrote_something(container: MemoryContainer):
+async def test_a_hook_runs_once_after_the_next_commit_that_writes(container: MemoryContainer):
     seen: list[tuple[str, str | None]] = []
 
     async def later(commit: Commit) -> None:
@@ -79,9 +79,10 @@ async def test_a_hook_may_commit_again(container: MemoryContainer):
     assert ["NoteWritten", "NoteChanged"] == actions(container)
 
 
-async def test_the_error_of_a_hook_is_logged_and_the_commit_and_other_hooks_go_on(
+async def test_an_error_of_an_after_commit_hook_is_logged(
     container: MemoryContainer, caplog: pytest.LogCaptureFixture
 ):
+    """The commit succeeds, and the other hooks run."""
     seen: list[Commit] = []
 
     def broken(_: Commit) -> None:
@@ -97,7 +98,7 @@ async def test_the_error_of_a_hook_is_logged_and_the_commit_and_other_hooks_go_o
     assert ["commit.hook_failed"] == [record.message for record in caplog.records]
 
 
-async def test_a_refused_or_rolled_back_attempt_forgets_its_hooks(container: MemoryContainer):
+async def test_the_hooks_of_a_refused_or_rolled_back_attempt_do_not_run(container: MemoryContainer):
     seen: list[Commit] = []
     outbox = Outbox(container)
     await written(container, Note(id="n"))
@@ -117,7 +118,7 @@ async def test_a_refused_or_rolled_back_attempt_forgets_its_hooks(container: Mem
     assert [] == seen
 
 
-async def test_a_change_of_what_another_program_deleted_is_refused_and_forgotten(container: MemoryContainer):
+async def test_a_change_of_an_entity_that_another_program_deleted_is_refused(container: MemoryContainer):
     await written(container, Note(id="n"))
     async with Outbox(container).unit_of_work() as mine, Outbox(container).unit_of_work() as theirs:
         (await mine.repository(Note).read("n")).change("mine")
@@ -130,7 +131,7 @@ async def test_a_change_of_what_another_program_deleted_is_refused_and_forgotten
         assert Commit() == await mine.commit()
 
 
-async def test_hooks_wait_while_the_store_is_away_and_handlers_add_theirs_once(container: MemoryContainer):
+async def test_a_hook_runs_once_although_its_commit_was_repeated(container: MemoryContainer):
     seen: list[str] = []
     store = FaultyStore(container, [CommitFault.REFUSED] * 40)
     outbox = Outbox(store, retries=RetryOptions(deadline_seconds=2, attempt_seconds=1))
@@ -159,9 +160,10 @@ async def test_hooks_wait_while_the_store_is_away_and_handlers_add_theirs_once(c
 # public events
 
 
-async def test_one_domain_event_is_published_as_several_with_ids_that_a_retry_repeats(
+async def test_a_domain_event_can_be_published_as_several_events(
     container: MemoryContainer,
 ):
+    """A repeated commit uses the same ids."""
     store = FaultyStore(container, [CommitFault.LOST_BEFORE])
     outbox = Outbox(store)
     outbox.publishes(NoteTagged, lambda event: [Indexed(word=event.tag), Announced(text=event.tag), event])
@@ -178,7 +180,7 @@ async def test_one_domain_event_is_published_as_several_with_ids_that_a_retry_re
     assert 1 == len({event.created_at for event in commit.events})
 
 
-def test_a_second_mapping_of_an_event_type_is_refused(container: MemoryContainer):
+def test_a_second_publishes_mapping_of_an_event_type_is_refused(container: MemoryContainer):
     outbox = Outbox(container)
     outbox.publishes(NoteTagged, lambda _: None)
     with pytest.raises(TypeError, match=r"publishes\(NoteTagged.*already maps this event.*one mapping"):
@@ -188,7 +190,7 @@ def test_a_second_mapping_of_an_event_type_is_refused(container: MemoryContainer
 # handlers
 
 
-async def test_a_handler_may_need_a_unit_of_work_of_its_own_kind(container: MemoryContainer):
+async def test_an_event_handler_can_require_a_subclass_of_unit_of_work(container: MemoryContainer):
     outbox = Outbox(container)
 
     def add(event: NoteTagged, library: Library) -> None:
@@ -209,7 +211,7 @@ async def test_a_handler_may_need_a_unit_of_work_of_its_own_kind(container: Memo
             await uow.commit()
 
 
-# entities that expire
+# Tests of entities with a time to live
 
 
 class Receipt(Entity):
@@ -226,7 +228,7 @@ async def test_an_entity_with_a_ttl_expires_after_its_last_write():
 
 
 @pytest.mark.parametrize("ttl", [60, timedelta(0), timedelta(days=365 * 100)])
-def test_a_ttl_that_cosmos_db_does_not_take_is_refused_with_the_class(ttl: object):
+def test_an_invalid_time_to_live_of_an_entity_class_is_refused(ttl: object):
     with pytest.raises(TypeError, match=r"Brief\.ttl has to be None or a timedelta"):
         type("Brief", (Entity,), {"ttl": ttl, "__module__": __name__})
 

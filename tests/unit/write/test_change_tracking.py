@@ -60,7 +60,9 @@ def committed(entity: Note | Line) -> Note | Line:
         (True, [Change.DELETE, Change.DELETE, Change.NONE], [("Delete", "l")]),
     ],
 )
-def test_changes_of_one_entity_merge(stored: bool, changes: list[Change], written: list[tuple[str, str]]):
+def test_several_changes_of_one_entity_give_one_write(
+    stored: bool, changes: list[Change], written: list[tuple[str, str]]
+):
     context, line = IdentityMap(), Line(id="l", book="b")
     if stored:
         committed(line)
@@ -73,7 +75,8 @@ def test_changes_of_one_entity_merge(stored: bool, changes: list[Change], writte
 @pytest.mark.parametrize(
     ("stored", "then"), [(True, Change.CREATE), (True, Change.UPDATE), (False, Change.UPDATE)]
 )
-def test_what_was_deleted_can_only_be_created_again_where_it_never_was_stored(stored: bool, then: Change):
+def test_a_deleted_entity_cannot_be_changed_before_the_commit(stored: bool, then: Change):
+    """Only an entity that was never stored can be created again."""
     context, line = IdentityMap(), Line(book="b")
     if stored:
         committed(line)
@@ -83,7 +86,7 @@ def test_what_was_deleted_can_only_be_created_again_where_it_never_was_stored(st
         context.track(line, then)
 
 
-def test_two_documents_of_one_id_are_refused_before_anything_is_sent():
+def test_two_documents_with_one_id_are_refused_before_a_request_is_sent():
     context = IdentityMap()
     context.track(Line(id="x", book="x"), Change.CREATE)
     context.track(Note(id="x"), Change.CREATE)
@@ -99,7 +102,7 @@ def test_two_documents_of_one_id_are_refused_before_anything_is_sent():
         (Change.DELETE, [("Delete", "l")]),
     ],
 )
-def test_what_is_asked_for_while_a_commit_is_on_its_way_is_still_to_be_done_after_it(
+def test_changes_during_a_commit_are_still_pending_after_it(
     then: Change | None, written: list[tuple[str, str]]
 ):
     context, line = IdentityMap(), Line(id="l", book="b")
@@ -112,7 +115,7 @@ def test_what_is_asked_for_while_a_commit_is_on_its_way_is_still_to_be_done_afte
     assert written == kinds(context)
 
 
-def test_replace_and_delete_carry_the_etag_and_create_does_not():
+def test_replace_and_delete_operations_have_the_etag_of_the_document():
     context = IdentityMap()
     lines = [
         Line(id="new", book="b"),
@@ -130,7 +133,8 @@ def test_replace_and_delete_carry_the_etag_and_create_does_not():
     ] == [(write.kind, write.etag, write.document is None) for write in commit.writes]
 
 
-def test_events_come_first_and_are_numbered_through_the_commit_over_all_entities():
+def test_the_events_of_a_commit_are_numbered_across_its_entities():
+    """They come before the entities in the batch."""
     context = IdentityMap()
     notes = [committed(Note(id="a")), committed(Remark(id="b", book="a"))]
     for note in notes:
@@ -147,7 +151,7 @@ def test_events_come_first_and_are_numbered_through_the_commit_over_all_entities
     assert ["a", "b"] == [write.id for write in commit.writes[4:]]
 
 
-def test_more_operations_than_a_batch_holds_are_refused_with_their_number():
+def test_a_commit_with_more_than_100_operations_is_refused():
     context, note = IdentityMap(), committed(Note())
     context.track(note)
     for n in range(99):
@@ -160,7 +164,7 @@ def test_more_operations_than_a_batch_holds_are_refused_with_their_number():
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600", "\x01"])
-def test_more_bytes_than_a_batch_holds_are_refused_with_their_number(character: str):
+def test_a_commit_that_is_larger_than_a_batch_is_refused_with_its_size(character: str):
     context = IdentityMap()
     as_sent = len(json.dumps(character)) - 2
     context.track(Line(book="b", text=character * (MAX_BATCH_BYTES // as_sent)), Change.CREATE)
@@ -182,13 +186,13 @@ LASTING = {30: HalfAnHour, 60: Hour}
 
 
 class Grown(DomainEvent):
-    """An event with as much text as one likes."""
+    """An event with a text of any length."""
 
     text: str
 
 
 @pytest.mark.parametrize("character", ["x", "é"])
-def test_an_event_that_could_not_be_set_aside_is_refused_by_its_id(character: str):
+def test_an_event_that_is_too_large_to_be_parked_is_refused(character: str):
     as_sent = len(json.dumps(character)) - 2
     for spare, refused in ((-10_000, False), (10, True)):
         context, note = IdentityMap(), committed(Note(id="n"))
@@ -201,7 +205,7 @@ def test_an_event_that_could_not_be_set_aside_is_refused_by_its_id(character: st
             assert ["large"] == [event.id for event in pending(context).events]
 
 
-def test_a_correlation_id_that_no_message_can_carry_is_refused_by_its_name():
+def test_a_correlation_id_that_is_too_long_for_a_message_is_refused():
     context, note = IdentityMap(), committed(Note(id="n"))
     context.track(note)
     note.change("more")
@@ -220,13 +224,13 @@ def test_a_correlation_id_that_no_message_can_carry_is_refused_by_its_name():
             assert pending(context, correlation)
 
 
-def test_a_correlation_id_counts_only_where_an_event_carries_it():
+def test_a_long_correlation_id_is_accepted_in_a_commit_without_events():
     context, line = IdentityMap(), committed(Line(book="b", text="x"))
     context.track(line, Change.UPDATE)
     assert () == pending(context, {"correlationId": "x" * 100_000}).events
 
 
-def test_an_event_whose_id_no_document_can_have_is_refused():
+def test_an_event_with_an_invalid_document_id_is_refused():
     context, note = IdentityMap(), committed(Note(id="n"))
     context.track(note)
     note.record(NoteDeleted(id="a/b", note_id="n"))
@@ -234,7 +238,8 @@ def test_an_event_whose_id_no_document_can_have_is_refused():
         pending(context)
 
 
-def test_a_stored_entity_cannot_move_to_another_partition_key_and_a_new_one_can():
+def test_a_stored_entity_cannot_change_its_partition_key():
+    """A new entity can, until it is committed."""
     context, line = IdentityMap(), Line(id="l", book="first")
     context.track(line, Change.CREATE)
     line.book = "second"
@@ -247,7 +252,7 @@ def test_a_stored_entity_cannot_move_to_another_partition_key_and_a_new_one_can(
 
 
 @pytest.mark.parametrize("minutes", [(30, 60), (60, 30)])
-def test_the_event_that_lives_longest_proves_a_commit(minutes: tuple[int, int]):
+def test_the_event_with_the_longest_time_to_live_is_the_proof_of_a_commit(minutes: tuple[int, int]):
     context, note = IdentityMap(), committed(Note(id="n"))
     context.track(note)
     for length in minutes:

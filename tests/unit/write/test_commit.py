@@ -1,4 +1,6 @@
-"""A commit is written once and reported truly, whatever happens to requests and answers."""
+"""
+A commit is written once, and its caller learns its true outcome, whatever happens to requests and answers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ F = CommitFault
 
 
 @pytest.mark.parametrize("fault", list(CommitFault))
-async def test_a_fault_while_creating_is_survived_with_one_entity_and_one_event(fault: CommitFault):
+async def test_a_creation_with_a_fault_writes_one_entity_and_one_event(fault: CommitFault):
     container = MemoryContainer()
     store = FaultyStore(container, [fault])
     async with Outbox(store).unit_of_work() as uow:
@@ -59,7 +61,7 @@ NOT_APPLIED = [fault for fault in F if fault not in (*APPLIED, F.RESENT)]
 
 
 @pytest.mark.parametrize("fault", NOT_APPLIED)
-async def test_a_request_that_was_not_executed_is_repeated_also_without_events(fault: CommitFault):
+async def test_a_commit_without_events_is_repeated_if_it_was_not_executed(fault: CommitFault):
     container = MemoryContainer()
     store = FaultyStore(container, [fault, None, fault, None, fault])
     async with Outbox(store).unit_of_work() as uow:
@@ -77,7 +79,7 @@ async def test_a_request_that_was_not_executed_is_repeated_also_without_events(f
 
 
 @pytest.mark.parametrize("part", ["document", "data"])
-async def test_what_another_program_adds_after_a_lost_answer_is_not_overwritten(part: str):
+async def test_a_change_of_another_program_after_a_lost_answer_is_not_overwritten(part: str):
     container = MemoryContainer()
     store = FaultyStore(container, [F.LOST_AFTER] * 40, [ReadFault.UNAVAILABLE] * 40)
     uow = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
@@ -100,9 +102,10 @@ async def test_what_another_program_adds_after_a_lost_answer_is_not_overwritten(
 
 @pytest.mark.parametrize("change", ["create", "update", "delete"])
 @pytest.mark.parametrize("fault", APPLIED)
-async def test_a_lost_answer_to_a_commit_without_events_leaves_its_outcome_unknown_until_a_rollback(
+async def test_a_lost_answer_without_events_leaves_the_outcome_of_a_commit_unknown(
     fault: CommitFault, change: str
 ):
+    """Only a rollback ends this state."""
     container = MemoryContainer()
     if change != "create":
         await written(container, Line(id="l", book="b"))
@@ -127,7 +130,7 @@ async def test_a_lost_answer_to_a_commit_without_events_leaves_its_outcome_unkno
     assert versions[change] == [document["version"] for document in stored(container, "line")]
 
 
-async def test_a_refusal_after_a_lost_request_without_events_leaves_the_outcome_unknown():
+async def test_a_refusal_after_a_lost_request_without_events_is_an_unknown_outcome():
     await written(container := MemoryContainer(), Line(id="l", book="b"))
     async with Outbox(FaultyStore(container, [F.LOST_BEFORE])).unit_of_work() as uow:
         lines = uow.repository(Line)
@@ -152,7 +155,7 @@ async def test_a_refusal_after_a_lost_request_without_events_leaves_the_outcome_
         (F.HANGING_AFTER, [ReadFault.HANGING], 2),  # the commit is given up and repeated
     ],
 )
-async def test_a_lost_answer_is_found_out_by_reading(
+async def test_a_commit_finds_out_by_a_read_whether_it_was_written(
     fault: CommitFault, reads: list[ReadFault], commits: int
 ):
     container = MemoryContainer()
@@ -164,7 +167,8 @@ async def test_a_lost_answer_is_found_out_by_reading(
     assert (commits, ["NoteWritten"], 1) == (store.commits, actions(container), note.version)
 
 
-async def test_a_lost_answer_is_success_without_an_etag_if_another_caller_wrote_since():
+async def test_a_commit_with_a_lost_answer_succeeds_although_another_caller_wrote_since():
+    """The entity has no etag then, so its next change is refused."""
     await written(container := MemoryContainer(), note := Note())
     store = Overtaken(container, F.LOST_AFTER, lambda: changed_by_another_caller(container, note.id))
     async with Outbox(store).unit_of_work() as uow:
@@ -180,7 +184,7 @@ async def test_a_lost_answer_is_success_without_an_etag_if_another_caller_wrote_
     assert [1, 2, 3] == [event["meta"]["entityVersion"] for event in events(container)]
 
 
-async def test_throttling_beyond_the_deadline_is_reported_with_what_the_service_asked_for():
+async def test_throttling_beyond_the_deadline_is_raised_with_its_retry_delay():
     store = FaultyStore(MemoryContainer(), [F.THROTTLED] * 1000)
     began = asyncio.get_running_loop().time()
     async with Outbox(store, retries=RetryOptions(deadline_seconds=5)).unit_of_work() as uow:
@@ -194,7 +198,7 @@ async def test_throttling_beyond_the_deadline_is_reported_with_what_the_service_
         assert 1 == (await uow.commit()).attempts
 
 
-async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commit_finds_it_out():
+async def test_the_next_commit_finds_out_an_unknown_outcome():
     container = MemoryContainer()
     store = FaultyStore(container, [F.LOST_AFTER] * 1000, [ReadFault.UNAVAILABLE] * 1000)
     async with Outbox(store).unit_of_work() as uow:
@@ -216,7 +220,9 @@ async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commi
 
 @asynccontextmanager
 async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork, Line]]:
-    """A line was created beside an event, and the answer was lost."""
+    """
+    Yield a unit of work that created a line and an event, and whose commit has an unknown outcome, because the answer was lost.
+    """
     container = MemoryContainer()
     store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 1000)
     async with Outbox(store).unit_of_work() as uow:
@@ -235,9 +241,7 @@ async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork
         *((how, F.LOST_AFTER) for how in ("created", "told")),
     ],
 )
-async def test_an_edit_after_an_unknown_outcome_is_written_too_though_no_caller_asks_for_it_again(
-    how: str, lost: CommitFault
-):
+async def test_an_edit_after_an_unknown_outcome_is_written_by_the_next_commit(how: str, lost: CommitFault):
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
@@ -261,7 +265,7 @@ async def test_an_edit_after_an_unknown_outcome_is_written_too_though_no_caller_
     assert commit.operations == (2 if how == "updated" else 3)
 
 
-async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_outcome_was_unknown():
+async def test_a_refused_edit_does_not_undo_an_earlier_commit_with_an_unknown_outcome():
     async with creation_in_doubt() as (container, uow, line):
         await changed_line(container, "theirs")
         line.text = "mine"
@@ -274,7 +278,7 @@ async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_ou
 
 
 @pytest.mark.parametrize("rest", [F.LOST_BEFORE, F.THROTTLED, F.REFUSED])
-async def test_a_lost_request_may_still_arrive_so_its_outcome_is_unknown_when_the_time_is_up(
+async def test_a_lost_request_that_may_still_arrive_has_an_unknown_outcome(
     rest: CommitFault,
 ):
     container = MemoryContainer()
@@ -299,7 +303,9 @@ async def changed_line(container: MemoryContainer, text: str) -> None:
 
 
 class Overtaken(FaultyStore):
-    """Something happens behind the first commit, before anybody looks whether it was written."""
+    """
+    A store in which `happens` is called after the first commit, before its sender can find out whether it was written.
+    """
 
     def __init__(
         self, container: MemoryContainer, fault: CommitFault, happens: Callable[[], Awaitable[None]]
@@ -321,7 +327,7 @@ class Overtaken(FaultyStore):
             await happens()
 
 
-async def test_an_unexpected_error_behind_a_write_leaves_its_outcome_in_doubt():
+async def test_an_unexpected_error_after_a_write_leaves_the_outcome_to_the_next_commit():
     class Broken(FaultyStore):
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             result = await super().commit(partition_key, writes)
@@ -339,7 +345,7 @@ async def test_an_unexpected_error_behind_a_write_leaves_its_outcome_in_doubt():
     assert ["NoteWritten"] == actions(container)
 
 
-async def test_absence_proves_nothing_where_the_machine_slept_since_the_first_attempt(
+async def test_a_missing_event_proves_nothing_if_the_machine_slept_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ):
     slept = [0.0]
@@ -347,7 +353,9 @@ async def test_absence_proves_nothing_where_the_machine_slept_since_the_first_at
     monkeypatch.setattr(commit, "suspended_seconds", lambda: slept[0])
 
     class Asleep(FaultyStore):
-        """While the answer is lost and the machine sleeps, the event is sent and deleted."""
+        """
+        A store that loses the answer while the machine sleeps and the relay sends and deletes the event.
+        """
 
         async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
             try:
@@ -365,7 +373,7 @@ async def test_absence_proves_nothing_where_the_machine_slept_since_the_first_at
     assert "second" == stored(container, "note")[0]["data"]["text"]
 
 
-async def test_a_refusal_of_another_kind_after_a_lost_answer_is_unknown_not_failed():
+async def test_an_invalid_request_error_after_a_lost_answer_is_an_unknown_outcome():
     class Confused(FaultyStore):
         async def commit(self, partition_key, writes):
             if self.commits == 1:
@@ -380,7 +388,7 @@ async def test_a_refusal_of_another_kind_after_a_lost_answer_is_unknown_not_fail
             await uow.commit()
 
 
-async def test_a_cancelled_commit_is_settled_by_the_next_one():
+async def test_the_next_commit_finds_out_whether_a_cancelled_commit_was_written():
     container = MemoryContainer()
     store = FaultyStore(container, [F.HANGING_AFTER])
     async with Outbox(store).unit_of_work() as uow:
@@ -393,7 +401,7 @@ async def test_a_cancelled_commit_is_settled_by_the_next_one():
     assert (1, ["NoteWritten"]) == (note.version, actions(container))
 
 
-async def test_a_collision_that_can_be_no_other_callers_is_reported_without_asking_further():
+async def test_a_collision_at_the_first_attempt_is_reported_without_another_read():
     await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
@@ -405,7 +413,7 @@ async def test_a_collision_that_can_be_no_other_callers_is_reported_without_aski
 
 
 class Nameless(FaultyStore):
-    """A store whose refusals do not tell which document they are about, nor its etag."""
+    """A store whose refusals name neither the document nor its etag."""
 
     names = False
 
@@ -417,7 +425,10 @@ class Nameless(FaultyStore):
 
 
 @pytest.mark.parametrize("look", [None, ReadFault.UNAVAILABLE])  # which shows nothing, and is no absence
-async def test_a_refusal_that_names_no_document_may_be_our_own_echo(look: ReadFault | None):
+async def test_a_refusal_without_a_document_may_come_from_a_repetition_of_the_request(look: ReadFault | None):
+    """
+    The SDK or a proxy sent the request twice. The second one meets what the first one wrote, so the commit succeeds.
+    """
     container = MemoryContainer()
     async with Outbox(Nameless(container, [F.RESENT], [look])).unit_of_work() as uow:
         note = uow.repository(Note).create(Note())
@@ -426,7 +437,7 @@ async def test_a_refusal_that_names_no_document_may_be_our_own_echo(look: ReadFa
 
 
 @pytest.mark.parametrize(("names", "stale", "reads"), [(False, None, 2), (True, ReadFault.UNAVAILABLE, 2)])
-async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
+async def test_a_collision_is_reported_although_the_current_etag_is_unknown(
     names: bool, stale: ReadFault | None, reads: int
 ):
     await written(container := MemoryContainer(), note := Note())
@@ -441,7 +452,7 @@ async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
 
 
 @pytest.mark.parametrize("ids", [["taken"], ["", "taken"]])
-async def test_an_id_that_an_event_of_a_commit_shares_with_anothers_is_a_conflict(ids: list[str]):
+async def test_an_event_id_that_another_commit_used_is_a_conflict(ids: list[str]):
     container = MemoryContainer()
     for expected in (nullcontext(), pytest.raises(Conflict, match="'taken'")):
         async with Outbox(container).unit_of_work() as uow:
@@ -453,7 +464,7 @@ async def test_an_id_that_an_event_of_a_commit_shares_with_anothers_is_a_conflic
     assert 1 == len(stored(container, "line"))
 
 
-async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_both_are_gone():
+async def test_a_lost_change_and_deletion_of_vanished_entities_have_an_unknown_outcome():
     container = MemoryContainer()
     await written(container, *(Line(id=line_id, book="b") for line_id in "ac"))
 
@@ -468,9 +479,9 @@ async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_bo
             await uow.commit()
 
 
-async def test_an_id_that_is_taken_by_a_document_no_program_can_read_is_never_reported_as_success():
+async def test_a_conflict_with_a_document_that_cannot_be_read_is_not_a_success():
     class Vanishing(MemoryContainer):
-        """A store whose conflicting document expires after the refusal, before it is read."""
+        """A store whose conflicting document expires after the refusal, before the commit can read it."""
 
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             raise Conflict(document_id=writes[0].id)

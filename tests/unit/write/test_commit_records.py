@@ -1,4 +1,6 @@
-"""The record of what a commit is for: one batch with the changes, behind the events, and never twice."""
+"""
+Commit records, such as the inbox record of a message: a record is written in one batch with the changes, and never twice.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.support.notes import Remark
 
 
 class Watched(MemoryContainer):
-    """Keeps the writes of the last batch that was asked for."""
+    """A container that keeps the writes of the last batch."""
 
     writes: Sequence[Write] = ()
 
@@ -32,7 +34,7 @@ def record(key: PartitionKey = "b", document_id: str = "r") -> CommitRecord:
     return CommitRecord(partition_key=key, document={"id": document_id, "partitionKey": key, "type": "done"})
 
 
-async def test_a_record_lies_behind_the_events_and_before_the_entities_of_its_commit():
+async def test_a_record_comes_between_the_events_and_the_entities_of_its_commit():
     store = Watched()
     async with Outbox(store).unit_of_work() as uow:
         remark = uow.repository(Remark).create(Remark(id="n", book="b"))
@@ -43,14 +45,14 @@ async def test_a_record_lies_behind_the_events_and_before_the_entities_of_its_co
     assert (3, 1, remark.version) == (commit.operations, len(commit.events), 1)
 
 
-async def test_a_record_is_committed_where_nothing_else_changed():
+async def test_a_record_is_written_without_other_changes():
     async with Outbox(store := Watched()).unit_of_work() as uow:
         assert await uow.documents().find("r", partition_key="b") is None
         await commit_with(uow, record())
     assert ["r"] == [document["id"] for document in store.documents()]
 
 
-async def test_a_second_commit_with_the_same_record_is_refused_with_the_id_of_the_record():
+async def test_a_second_commit_with_the_same_record_is_a_conflict():
     outbox = Outbox(store := MemoryContainer())
     for _ in range(2):
         async with outbox.unit_of_work() as uow:
@@ -65,7 +67,7 @@ async def test_a_second_commit_with_the_same_record_is_refused_with_the_id_of_th
 
 
 @pytest.mark.parametrize("fault", [CommitFault.LOST_AFTER, CommitFault.RESENT])
-async def test_a_commit_with_a_record_whose_answer_is_lost_is_found_by_its_event(fault: CommitFault):
+async def test_a_commit_with_a_record_survives_a_lost_answer(fault: CommitFault):
     store = FaultyStore(container := MemoryContainer(), [fault])
     async with Outbox(store).unit_of_work() as uow:
         uow.repository(Remark).create(Remark(id="n", book="b"))
@@ -73,7 +75,7 @@ async def test_a_commit_with_a_record_whose_answer_is_lost_is_found_by_its_event
     assert 3 == len(container.documents())
 
 
-async def test_the_changes_of_a_commit_lie_under_the_key_of_its_record():
+async def test_the_changes_of_a_commit_must_have_the_partition_key_of_its_record():
     async with Outbox(MemoryContainer()).unit_of_work() as uow:
         uow.repository(Remark).create(Remark(id="n", book="b"))
         with pytest.raises(MixedPartitionKeys) as refused:
@@ -82,7 +84,7 @@ async def test_the_changes_of_a_commit_lie_under_the_key_of_its_record():
         uow.rollback()
 
 
-async def test_the_limit_of_a_batch_counts_what_is_sent_and_the_record_too(monkeypatch: pytest.MonkeyPatch):
+async def test_a_record_counts_towards_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch):
     async with Outbox(store := Watched()).unit_of_work() as uow:
         uow.repository(Remark).create(Remark(id="n", book="b"))
         with monkeypatch.context() as smaller:

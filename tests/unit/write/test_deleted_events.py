@@ -1,5 +1,5 @@
 """
-An event that is absent long after its commit was first sent tells nothing: it may have been sent and deleted.
+A missing event no longer proves that a commit was not written, once the commit is old: the relay may have sent and deleted the event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AWAY = RetryOptions(deadline_seconds=10)
 
 
 async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> None:
-    """Ask for a change of the note `n` that raises an event."""
+    """Make a change of the note `n` that records an event."""
     notes = uow.repository(Note)
     if change == "create":
         notes.create(Note(id="n", text="mine"))
@@ -35,14 +35,14 @@ async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> Non
 
 
 async def left_in_doubt(store: FaultyStore, uow: UnitOfWork, fault: CommitFault) -> None:
-    """Commit while the store goes away, and let it come back."""
+    """Commit while the store is away, so that the outcome is unknown, and let the store come back."""
     store.commit_faults, store.read_faults = [fault, *[F.LOST_BEFORE] * 100], [ReadFault.UNAVAILABLE] * 100
     with pytest.raises(CommitOutcomeUnknown):
         await uow.commit()
     store.commit_faults, store.read_faults = [], []
 
 
-def test_whatever_counts_as_a_proof_stays_for_longer_than_its_absence_proves_anything():
+def test_events_are_kept_for_longer_than_their_absence_counts_as_a_proof():
     assert ABSENCE_PROVES_FOR < DEFAULT_KEEP
 
 
@@ -52,7 +52,7 @@ async def events_deleted(container: MemoryContainer, count: int | None = None) -
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_what_was_written_is_never_called_refused_because_its_events_are_deleted(change: str):
+async def test_a_written_commit_is_not_reported_as_refused_after_its_events_were_deleted(change: str):
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:
@@ -66,8 +66,8 @@ async def test_what_was_written_is_never_called_refused_because_its_events_are_d
     assert written == container.documents()
 
 
-async def test_nor_where_an_attempt_to_find_out_failed_in_between():
-    """The doubt is as old as the first call, however lately a caller asked again."""
+async def test_a_failed_attempt_to_find_out_does_not_extend_the_time_in_which_absence_proves():
+    """The time counts from the first call of `commit`."""
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:
@@ -80,7 +80,7 @@ async def test_nor_where_an_attempt_to_find_out_failed_in_between():
             await uow.commit()
 
 
-async def test_missing_events_mean_that_another_caller_was_first_while_they_would_still_be_stored():
+async def test_missing_events_of_a_recent_commit_prove_that_it_was_refused():
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:

@@ -1,4 +1,4 @@
-"""What a unit of work read and the caller changed is written, and nothing else is."""
+"""A commit writes exactly those entities that the unit of work read and the caller changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def container() -> MemoryContainer:
     return container
 
 
-async def test_a_list_and_a_nested_value_that_were_changed_in_place_are_written(container: MemoryContainer):
+async def test_changes_inside_lists_and_dicts_of_an_entity_are_written(container: MemoryContainer):
     async with Outbox(container).unit_of_work() as uow:
         basket = await uow.repository(Basket).read("b")
         basket.lines.append("y")
@@ -46,7 +46,7 @@ async def test_a_list_and_a_nested_value_that_were_changed_in_place_are_written(
     assert 3 == stored(container, "basket")[0]["version"]
 
 
-async def test_what_was_only_read_is_not_written(container: MemoryContainer):
+async def test_an_entity_that_was_only_read_is_not_written(container: MemoryContainer):
     document = stored(container, "basket")[0]
     await written(container, Basket(id="other"))
     async with Outbox(container).unit_of_work() as uow:
@@ -61,7 +61,7 @@ async def test_what_was_only_read_is_not_written(container: MemoryContainer):
     assert document == stored(container, "basket")[0]
 
 
-async def test_what_another_program_stored_in_its_own_form_is_not_written_until_it_is_changed():
+async def test_an_unchanged_entity_stored_without_default_fields_is_not_written():
     await written(container := MemoryContainer(), Basket(id="b"))
     key = ("b", "b")
     [partition] = container._partitions
@@ -71,7 +71,7 @@ async def test_what_another_program_stored_in_its_own_form_is_not_written_until_
         assert None is (await uow.commit()).id
 
 
-async def test_a_list_omits_what_the_unit_of_work_deletes():
+async def test_a_list_omits_entities_that_the_unit_of_work_deleted():
     await written(container := MemoryContainer(), Line(id="l", book="b"), Note(id="n"))
     async with Outbox(container).unit_of_work() as uow:
         lines, notes = uow.repository(Line), uow.repository(Note)
@@ -83,7 +83,7 @@ async def test_a_list_omits_what_the_unit_of_work_deletes():
             await lines.read("l", partition_key="b")
 
 
-async def test_an_edit_that_cannot_be_read_back_is_refused_with_its_field(container: MemoryContainer):
+async def test_an_edit_to_a_value_that_cannot_be_stored_is_refused_with_its_field(container: MemoryContainer):
     async with Outbox(container).unit_of_work() as uow:
         basket = await uow.repository(Basket).read("b")
         basket.lines.append(object())  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ async def test_an_edit_that_cannot_be_read_back_is_refused_with_its_field(contai
             await uow.commit()
 
 
-async def test_an_entity_of_a_unit_of_work_that_has_ended_refuses_to_record():
+async def test_an_entity_cannot_record_events_after_its_unit_of_work_ended():
     outbox = Outbox(MemoryContainer())
 
     async def make(uow: UnitOfWork) -> Note:

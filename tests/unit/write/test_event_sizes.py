@@ -1,4 +1,6 @@
-"""A message that the topic would refuse is refused at commit, or its payload is stored beside the event."""
+"""
+Events that are too large for a message: the commit is refused, or the payload is stored beside the event (claim check).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def size(message: OutboundMessage) -> int:
     return len(message.body) + sum(len(f"{name}{value}") for name, value in message.properties.items())
 
 
-async def test_a_message_that_service_bus_standard_refuses_is_refused_at_commit():
+async def test_an_event_above_the_message_limit_of_service_bus_standard_is_refused_at_commit():
     container = MemoryContainer()
     with pytest.raises(EventTooLarge, match=r"Scanned '.*' of partition key 'l'.*claim_check=True") as caught:
         await scanned(container, "x" * STANDARD)
@@ -63,7 +65,7 @@ async def test_a_message_that_service_bus_standard_refuses_is_refused_at_commit(
     assert STANDARD - 4096 < size(messages(container)[0]) < STANDARD
 
 
-async def test_what_counts_is_the_message_and_not_its_escaped_document():
+async def test_the_size_limit_counts_the_bytes_of_the_message():
     container = MemoryContainer()
     await scanned(
         container, "é" * (STANDARD // 2 - 2048)
@@ -71,7 +73,7 @@ async def test_what_counts_is_the_message_and_not_its_escaped_document():
     assert 1 == len(messages(container))
 
 
-async def test_a_larger_message_may_be_allowed():
+async def test_the_message_size_limit_can_be_raised():
     container = MemoryContainer()
     await scanned(container, "x" * STANDARD, max_message_bytes=1024 * 1024)
     assert size(messages(container)[0]) > STANDARD
@@ -79,7 +81,7 @@ async def test_a_larger_message_may_be_allowed():
         EventSizes(max_message_bytes=100)
 
 
-async def test_a_claim_check_stores_a_large_payload_beside_its_event_and_leaves_small_ones():
+async def test_a_claim_check_stores_only_a_large_payload_beside_its_event():
     container = MemoryContainer()
     await scanned(container, "small", "x" * STANDARD, claim_check=True)
     small, large = messages(container)
@@ -99,7 +101,7 @@ async def test_a_claim_check_stores_a_large_payload_beside_its_event_and_leaves_
     assert json.loads(small.body) == await claimed_payload(json.loads(small.body), container.read)
 
 
-async def test_the_limit_of_a_batch_counts_a_payload_beside_its_event_as_an_operation(
+async def test_a_payload_beside_its_event_counts_towards_the_size_of_a_batch(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async def counted(container: MemoryContainer, **sizes: Any) -> int:
@@ -118,7 +120,7 @@ async def test_the_limit_of_a_batch_counts_a_payload_beside_its_event_as_an_oper
     assert whole + len(json.dumps(sent, separators=(",", ":"))) + len("e") + 64 == beside
 
 
-async def test_a_payload_that_is_gone_is_not_found():
+async def test_reading_a_deleted_payload_raises_not_found():
     container = MemoryContainer()
     claim = {"claimCheck": {"id": "payload-e", "partitionKey": "l"}}
     with pytest.raises(NotFound):
@@ -126,7 +128,7 @@ async def test_a_payload_that_is_gone_is_not_found():
 
 
 @pytest.mark.parametrize("fault", [CommitFault.LOST_AFTER, CommitFault.LOST_BEFORE, CommitFault.RESENT])
-async def test_a_repeated_commit_writes_one_payload_and_knows_the_etags(fault: CommitFault):
+async def test_a_repeated_commit_writes_a_payload_beside_its_event_once(fault: CommitFault):
     container = MemoryContainer()
     store = FaultyStore(container, [fault])
     async with Outbox(store, sizes=EventSizes(claim_check=True)).unit_of_work() as uow:

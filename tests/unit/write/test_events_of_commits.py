@@ -1,8 +1,9 @@
 """
-Each event is written by one commit: the first that is written after it was recorded, in the order of recording.
+Each event is written by exactly one commit: the first one that is written after the event was recorded. Events keep the order of
+recording.
 
-A note is changed in some steps, with a call of `commit` after each, whose answer is lost or to which the store is too busy.
-`EventsModel` says which events have to be in the store.
+The test changes a note in several steps and calls `commit` after each. The commit succeeds, its answer is lost, or the store is too busy.
+`EventsModel` says which events the store must contain.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.support.effort import examples
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Note, events, stored
 
-# What the network does to all requests of one call of `commit`, and how that call ends
+# For each outcome of a call of `commit`: the faults of its writes, the faults of its reads, and the error that it raises.
 OUTCOMES = {
     "written": ([], [], None),
     "answer lost": ([CommitFault.LOST_AFTER], [ReadFault.UNAVAILABLE], CommitOutcomeUnknown),
@@ -46,7 +47,7 @@ class EventsModel:
             self.recorded.append((action, text))
 
     def commit(self, outcome: str, text: str) -> type[Exception] | None:
-        """Do what one call of `commit` has to do, and return the error with which it has to end."""
+        """Do what one call of `commit` has to do, and return the class of the error that it has to raise."""
         if self.in_doubt and outcome == "answer lost":
             return CommitOutcomeUnknown
         self._settle()
@@ -62,7 +63,9 @@ class EventsModel:
         return OUTCOMES[outcome][2]
 
     def unwritten(self, text: str) -> list[Said]:
-        """Return what a commit would write; the created event contains what changed and how the note is tagged."""
+        """
+        Return the events that a commit would write. For a new note, the created event covers its changes and tags.
+        """
         if not self.is_new:
             return self.recorded
         return [("NoteWritten", text), *(said for said in self.recorded if said[0] == "NoteFiled")]
@@ -85,7 +88,7 @@ class EventsModel:
 )
 @settings(max_examples=examples(100, many=500), deadline=None)
 @pytest.mark.looptime
-async def test_each_event_is_written_by_the_first_commit_that_is_written_after_it(steps: list[Step]) -> None:
+async def test_each_event_is_written_by_the_first_successful_commit_after_it(steps: list[Step]) -> None:
     container, model, number = MemoryContainer(), EventsModel(), 0
     network = FaultyStore(container)
     uow = Outbox(network, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
@@ -101,7 +104,7 @@ async def test_each_event_is_written_by_the_first_commit_that_is_written_after_i
             do = {"changed": note.change, "tagged": note.tag_as, "filed": note.file_as}[change]
             do(str(number))
             model.record(f"Note{change.capitalize()}", str(number))
-        # Without an event, nothing but the answer tells
+        # Without an event, only the answer shows that the commit was written, so a lost answer is left out.
         proven = model.unwritten(note.text) or wanted != "answer lost"
         outcome = wanted if proven else "written"
         commit_faults, read_faults, _ = OUTCOMES[outcome]

@@ -1,4 +1,4 @@
-"""A request under an idempotency key takes effect once, and each repetition gets the first answer."""
+"""Idempotency keys: a request under a key takes effect once, and each repetition gets the first answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIXTY_FOUR_BITS, TICKS = 2**63 - 1, count()
 
 
 async def write_note(uow: UnitOfWork) -> Answer:
-    """Create a note with an event."""
+    """Create a note, which records an event, and return an answer for it."""
     await asyncio.sleep(0.01)  # while equal requests begin
     note = uow.repository(Note).create(Note(id=KEY.id, text="one"))
     body = {"id": note.id, "size": SIXTY_FOUR_BITS, "text": "öne"}
@@ -40,16 +40,16 @@ async def write_note(uow: UnitOfWork) -> Answer:
 
 
 async def write_line(uow: UnitOfWork) -> Answer:
-    """Create an entity without an event, so that no event can prove the commit."""
+    """Create an entity without an event, so that no event proves the commit."""
     return Answer(body=uow.repository(Line).create(Line(id="l", book=KEY.id)))
 
 
 async def once(store: Any, work: Any = write_note, key: IdempotencyKey = KEY, **where: Any) -> Answer:
-    """Ask as a process of its own does."""
+    """Answer a request as a process of its own, with a new Outbox on the store."""
     return await answer_once(Outbox(store), key, work, **where)
 
 
-async def test_a_repetition_gets_the_first_answer_and_takes_no_effect():
+async def test_a_repeated_request_gets_the_first_answer():
     container = MemoryContainer()
     first, again = await once(container), await once(container)
 
@@ -65,7 +65,7 @@ async def read_note(uow: UnitOfWork) -> Answer:
 
 
 @pytest.mark.parametrize("work", [write_note, read_note])
-async def test_a_repetition_has_the_etag_until_the_entity_is_changed(work: Any):
+async def test_a_repeated_answer_has_the_etag_until_the_entity_is_changed(work: Any):
     container = MemoryContainer()
     if work is read_note:
         await written(container, Note(id=KEY.id))
@@ -76,7 +76,7 @@ async def test_a_repetition_has_the_etag_until_the_entity_is_changed(work: Any):
 
 
 @pytest.mark.parametrize("work", [write_note, write_line])
-async def test_eight_equal_requests_at_once_in_eight_processes_take_one_effect_and_get_one_answer(work: Any):
+async def test_equal_requests_in_eight_processes_at_once_take_effect_once(work: Any):
     container = MemoryContainer()
     answers = await asyncio.gather(*(once(container, work) for _ in range(8)))
     assert [False] + [True] * 7 == sorted(answer.repeated for answer in answers)
@@ -84,7 +84,7 @@ async def test_eight_equal_requests_at_once_in_eight_processes_take_one_effect_a
     assert 1 == len(stored(container, "note")) + len(stored(container, "line"))
 
 
-async def test_a_process_tells_the_equal_requests_that_the_first_one_still_runs():
+async def test_equal_requests_in_one_process_are_refused_while_the_first_one_runs():
     outbox = Outbox(container := MemoryContainer())
     asked = (answer_once(outbox, KEY, write_note) for _ in range(8))
     told = await asyncio.gather(*asked, return_exceptions=True)
@@ -104,14 +104,16 @@ async def test_a_process_tells_the_equal_requests_that_the_first_one_still_runs(
         ([CommitFault.LOST_BEFORE, CommitFault.LOST_AFTER], [None, ReadFault.UNAVAILABLE]),
     ],
 )
-async def test_an_answer_of_the_store_that_was_lost_is_found_out(commits: Any, reads: Any, work: Any):
+async def test_a_request_with_a_lost_answer_of_the_store_takes_effect_once(
+    commits: Any, reads: Any, work: Any
+):
     container = MemoryContainer()
     answer = await once(FaultyStore(container, commits, reads), work)
     assert answer.text == (await once(container, work)).text
     assert 1 == len(stored(container, "note")) + len(stored(container, "line"))
 
 
-async def test_where_it_cannot_be_found_out_a_repetition_finds_it():
+async def test_a_repetition_finds_the_answer_of_a_request_with_an_unknown_outcome():
     container = MemoryContainer()
     lost = FaultyStore(container, [CommitFault.LATE, *[CommitFault.LOST_BEFORE] * 99], late_seconds=20)
     with pytest.raises(CommitOutcomeUnknown):
@@ -121,7 +123,7 @@ async def test_where_it_cannot_be_found_out_a_repetition_finds_it():
 
 
 @pytest.mark.parametrize("raises", [True, False])
-async def test_a_request_that_met_what_an_equal_one_changed_gets_its_answer(*, raises: bool):
+async def test_a_request_that_conflicts_with_an_equal_one_gets_its_answer(*, raises: bool):
     await written(container := MemoryContainer(), Note(id=KEY.id, text="open"))
 
     async def close(uow: UnitOfWork) -> Answer:
@@ -140,7 +142,7 @@ async def test_a_request_that_met_what_an_equal_one_changed_gets_its_answer(*, r
 
 
 @pytest.mark.parametrize("payload", [{"text": "two"}, None])
-async def test_another_payload_under_the_key_is_refused_also_at_the_same_time(payload: Any):
+async def test_another_payload_under_the_same_idempotency_key_is_refused(payload: Any):
     other = IdempotencyKey(key=KEY.key, scope=KEY.scope, payload=payload)
     container = MemoryContainer()
     told = await asyncio.gather(once(container), once(container, key=other), return_exceptions=True)
@@ -150,7 +152,7 @@ async def test_another_payload_under_the_key_is_refused_also_at_the_same_time(pa
     assert ["NoteWritten"] == actions(container)
 
 
-async def test_the_key_of_another_caller_is_another_key():
+async def test_two_callers_can_use_the_same_idempotency_key():
     await once(container := MemoryContainer())
     other = IdempotencyKey(key=KEY.key, scope=("POST /notes", "bob"), payload=KEY.payload)
     answer = await once(container, key=other, work=write_line, partition_key=KEY.id)
@@ -158,7 +160,7 @@ async def test_the_key_of_another_caller_is_another_key():
     assert 2 == len(stored(container, "requestAnswer"))
 
 
-async def test_a_request_that_fails_leaves_nothing_and_may_be_repeated():
+async def test_a_failed_request_can_be_repeated_under_its_idempotency_key():
     container = MemoryContainer()
 
     async def raises(uow: UnitOfWork) -> Answer:
@@ -176,7 +178,9 @@ async def test_a_request_that_fails_leaves_nothing_and_may_be_repeated():
     assert not (await once(container)).repeated
 
 
-async def test_a_request_that_changes_nothing_is_remembered_too_and_one_without_a_key_is_not():
+async def test_the_answer_of_a_request_that_changes_nothing_is_stored_too():
+    """The answer of a request without a key is not stored."""
+
     async def nothing(uow: UnitOfWork) -> None: ...
 
     container = MemoryContainer()
@@ -186,7 +190,7 @@ async def test_a_request_that_changes_nothing_is_remembered_too_and_one_without_
     assert 1 == len(stored(container, "requestAnswer"))
 
 
-async def test_what_the_answer_would_not_cover_is_refused():
+async def test_a_request_that_commits_by_itself_or_in_another_key_is_refused():
     async def commits(uow: UnitOfWork) -> Answer:
         await write_note(uow)
         await uow.commit()
@@ -211,7 +215,7 @@ async def test_what_the_answer_would_not_cover_is_refused():
 
 
 @pytest.mark.parametrize("value", ["/notes/\u6771", "/notes\r\nX: 1", "\0"])
-async def test_a_header_that_no_server_sends_is_refused_before_the_commit(value: str):
+async def test_an_invalid_header_of_an_answer_is_refused_before_the_commit(value: str):
     async def work(uow: UnitOfWork) -> Answer:
         return replace(await write_note(uow), headers={"Location": value})
 
@@ -221,7 +225,7 @@ async def test_a_header_that_no_server_sends_is_refused_before_the_commit(value:
 
 
 @pytest.mark.parametrize("time", [timedelta(seconds=-1), timedelta(seconds=0.5), timedelta.max])
-def test_a_time_that_the_service_does_not_keep_an_answer_for_is_refused(time: timedelta):
+def test_an_invalid_retention_time_of_an_answer_is_refused(time: timedelta):
     with pytest.raises(UsageError, match=r"An answer is kept 1 s to 24855 days, not "):
         replace(KEY, remembered_for=time)
 
@@ -234,7 +238,7 @@ class Clocked(Entity):
         return next(TICKS)
 
 
-async def test_an_entity_that_follows_the_clock_is_written_with_the_answer_alone():
+async def test_an_entity_with_a_changing_computed_field_is_written_once_with_the_answer():
     async def work(uow: UnitOfWork) -> Answer:
         return Answer(etag_of=uow.repository(Clocked).create(Clocked(id=KEY.id)))
 
@@ -250,7 +254,8 @@ class Grade(Entity):
     body: str
 
 
-async def test_the_answer_lies_in_any_partition_key_for_its_time_and_no_list_shows_it():
+async def test_an_answer_is_stored_in_the_partition_key_of_its_request():
+    """It expires after `remembered_for`, and lists of entities do not show it."""
     container = MemoryContainer(key_paths=["/status", "/body"])
     key = IdempotencyKey(key="k", scope=(), payload=None, remembered_for=timedelta(hours=1))
 

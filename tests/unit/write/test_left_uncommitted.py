@@ -1,5 +1,5 @@
 """
-The end of a block that leaves changes behind: one line in the log says so, and says nothing where the caller knows.
+The log line at the end of a unit of work that still has uncommitted changes. Nothing is logged if the caller knows it already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Work = Callable[[UnitOfWork], Awaitable[Any]]
 
 
 async def said_of(work: Work, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what is logged of a unit of work that does this beside the stored note 'n' and line 'l'."""
+    """
+    Run the work in a unit of work, with a note 'n' and a line 'l' in the store, and return what is logged.
+    """
     outbox = Outbox(MemoryContainer())
     for entity in (Note(id="n"), Line(id="l", book="n", text="old")):
         stores = outbox.unit_of_work()
@@ -82,7 +84,7 @@ async def creates_after_a_failure(uow: UnitOfWork) -> None:
         (deletes, "line 'l' of partition key 'n'"),
     ],
 )
-async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
+async def test_uncommitted_changes_are_logged_in_one_line(
     work: Work, first: str, caplog: pytest.LogCaptureFixture
 ):
     (said,) = await said_of(work, caplog)
@@ -107,7 +109,9 @@ async def fails(uow: UnitOfWork) -> None:
     raise LookupError
 
 
-async def test_a_change_after_a_failed_commit_is_logged_where_it_is_left(caplog: pytest.LogCaptureFixture):
+async def test_a_change_after_a_failed_commit_is_logged_if_it_is_not_committed(
+    caplog: pytest.LogCaptureFixture,
+):
     (said,) = await said_of(creates_after_a_failure, caplog)
     assert said.startswith("unit_of_work.left 3 changed document(s), the first of them note 'a'")
 
@@ -121,16 +125,15 @@ async def test_a_change_after_a_failed_commit_is_logged_where_it_is_left(caplog:
         fails,
     ],
 )
-async def test_nothing_is_logged_where_nothing_is_left_or_the_caller_knows(
-    work: Work, caplog: pytest.LogCaptureFixture
-):
+async def test_nothing_is_logged_without_uncommitted_changes(work: Work, caplog: pytest.LogCaptureFixture):
+    """The same holds if an exception told the caller."""
     said: list[str] = []
     with suppress(LookupError):
         said = await said_of(work, caplog)
     assert ([], []) == (said, caplog.records)
 
 
-async def test_a_computed_field_that_follows_the_clock_is_no_uncommitted_change(
+async def test_a_changing_computed_field_is_not_logged_as_an_uncommitted_change(
     caplog: pytest.LogCaptureFixture,
 ):
     ticks = itertools.count()

@@ -1,4 +1,4 @@
-"""Lists and queries inside one partition key, and reads of a base class."""
+"""Lists of one partition key, page by page, and reads through a base class."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def uow() -> UnitOfWork:
     return Outbox(container).unit_of_work()
 
 
-async def test_a_list_is_in_the_order_of_the_ids_page_by_page(uow: UnitOfWork):
+async def test_the_pages_of_a_list_are_in_the_order_of_ids(uow: UnitOfWork):
     orders = uow.repository(Order)
     first = await orders.page_of_key("t", page_size=2)
     second = await orders.page_of_key("t", page_size=2, continuation=first.continuation)
@@ -71,7 +71,7 @@ async def test_a_list_is_in_the_order_of_the_ids_page_by_page(uow: UnitOfWork):
     assert second.continuation is None
 
 
-async def test_a_list_of_no_partition_key_or_of_empty_pages_is_refused(uow: UnitOfWork):
+async def test_a_list_needs_a_partition_key_and_a_page_size(uow: UnitOfWork):
     orders = uow.repository(Order)
     with pytest.raises(UsageError, match="page_size"):
         await orders.page_of_key("t", page_size=0)
@@ -79,12 +79,13 @@ async def test_a_list_of_no_partition_key_or_of_empty_pages_is_refused(uow: Unit
         await orders.page_of_key("")
 
 
-async def test_sql_in_memory_is_refused_with_what_to_do(uow: UnitOfWork):
+async def test_a_query_on_the_memory_container_is_refused(uow: UnitOfWork):
+    """The error advises to use the emulator."""
     with pytest.raises(UsageError, match="emulator"):
         await uow.repository(Order).query("SELECT * FROM c WHERE c.data.total > @least", {"least": 5})
 
 
-async def test_a_base_class_reads_its_subclasses(uow: UnitOfWork):
+async def test_the_repository_of_a_base_class_reads_entities_of_subclasses(uow: UnitOfWork):
     payments = uow.repository(Payment)
     page = await payments.page_of_key("t")
     assert [CardPayment, CashPayment] == [type(payment) for payment in page.entities]
@@ -96,7 +97,7 @@ async def test_a_base_class_reads_its_subclasses(uow: UnitOfWork):
         await uow.repository(CashPayment).read("p1", partition_key="t")
 
 
-async def test_two_subclasses_of_one_type_are_refused():
+async def test_two_subclasses_with_the_same_entity_type_are_refused():
     class Shape(Entity):
         pass
 

@@ -1,12 +1,12 @@
 """
-Whatever requests and answers get lost, a commit is written once or not at all, and its caller is not told the wrong one of both.
+Whatever requests and answers are lost, a commit is written once or not at all, and its caller never gets the wrong one of both answers.
 
-Three units of work append tokens to the same few logs (`lost_answers_model.py`) and commit over a network that loses, delays and
-repeats (`tests/support/faulty_store.py`), while the relay sends events and deletes them. After each step:
+Three units of work append tokens to the same few logs (`lost_answers_model.py`). They commit over a network that loses, delays and
+repeats requests (`tests/support/faulty_store.py`), while the relay sends events and deletes them. After each step:
 
 - a log has its tokens in the order of its events, each once;
 - of each batch all tokens are written, or none;
-- what a commit reported as written is there, and what it refused is not, and never will be.
+- the store contains everything that a commit reported as written, and nothing that a commit refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ kinds = st.sampled_from(TokenKind)
 
 
 class WatchedStore(FaultyStore):
-    """Shows the model each request before it can get lost."""
+    """A store that shows each request to the model before the request can get lost."""
 
     watch: Callable[[Sequence[Write]], None]
 
@@ -154,7 +154,8 @@ class LostAnswers(RuleBasedStateMachine):
         """
         Delete a log for good.
 
-        A creation that arrives after that undoes it (decision 5), so no request may be on its way, and none in doubt elsewhere.
+        A creation that arrives after the deletion would create the log again (decision 5). So this rule first waits for late
+        requests to arrive, and it does nothing while the outcome of another unit's commit is unknown.
         """
         chosen, name = self.units[unit], self.names[place % 2]
         others = [other for other in self.units if other is not chosen]
@@ -186,7 +187,7 @@ class LostAnswers(RuleBasedStateMachine):
         self.never |= unit.tokens
         unit.forget()
 
-    # Time, and the relay
+    # Rules for the passing of time and for the relay
 
     @rule(seconds=st.sampled_from([0.5, 2]))
     def let_time_pass(self, seconds: float) -> None:
@@ -330,7 +331,7 @@ class LostAnswers(RuleBasedStateMachine):
         unit.uow.rollback()
         self._forget(unit)
 
-    # What holds at any time
+    # Invariants, which hold after each step
 
     def look(self) -> Found:
         self._let_late_ones_arrive()
@@ -381,7 +382,7 @@ class LostAnswers(RuleBasedStateMachine):
         ("emulator, three paths", 2, 10, 10),
     ],
 )
-def test_a_commit_whose_answer_is_lost_is_written_once_or_not_at_all(
+def test_a_commit_with_a_lost_answer_is_written_at_most_once(
     backend: str, few: int, many: int, steps: int
 ) -> None:
     run_on(backend, LostAnswers, few=few, many=many, steps=steps)

@@ -1,4 +1,6 @@
-"""A read that says how new it has to be waits for no entity that is gone, and takes none that is older."""
+"""
+Reads with `at_least`, the version that the caller needs: an older version is read again, and a deleted entity raises NotFound at once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class Order(Entity):
 
 
 class Lagging(MemoryContainer):
-    """A container whose answers to reads are older versions, those of a replica first; then what is stored."""
+    """
+    A container whose reads return older versions: first that of a replica, then those in `newest`, and at last the stored one.
+    """
 
     def __init__(self, replica: int | None, newest: Sequence[int]) -> None:
         super().__init__()
@@ -53,7 +57,7 @@ async def stored(replica: int | None, *newest: int, versions: int = 3) -> Laggin
         (2, (2, 2), 4),  # another region takes writes too
     ],
 )
-async def test_an_older_version_is_read_again_where_writes_go(
+async def test_a_read_with_at_least_is_repeated_in_the_write_region(
     replica: int | None, newest: tuple[int, ...], reads: int
 ):
     container = await stored(replica, *newest)
@@ -63,7 +67,7 @@ async def test_an_older_version_is_read_again_where_writes_go(
 
 
 @pytest.mark.parametrize("of", ["repository", "documents"])
-async def test_what_stays_older_is_asked_for_later_also_if_it_was_read_before(of: str):
+async def test_a_read_with_at_least_raises_trylater_while_the_version_is_older(of: str):
     container = await stored(1, *[2] * 6)
     async with Outbox(container).unit_of_work() as uow:
         documents: Any = uow.repository(Order) if of == "repository" else uow.documents()
@@ -78,5 +82,5 @@ async def test_what_stays_older_is_asked_for_later_also_if_it_was_read_before(of
     ("properties", "version"),
     [({"entity-version": 7}, 7), ({"entity-version": "7"}, 7), ({"entity-version": "new"}, None), ({}, None)],
 )
-def test_a_message_says_the_version_of_its_entity(properties: dict[str, Any], version: int | None):
+def test_a_message_has_the_version_of_its_entity(properties: dict[str, Any], version: int | None):
     assert version == Message(message_id="m", properties=properties).entity_version

@@ -1,10 +1,10 @@
 """
-A unit of work reads and writes as a dict of rows says, beside another program that writes the same documents.
+A unit of work reads and writes what a simple model says, while another program writes the same documents.
 
-The model has two dicts: what is stored, and what the unit of work holds. No request fails here (`test_lost_answers.py` has those).
-After each step the documents in the store are the stored rows, with their versions. An entity that the unit holds is one object,
-however it is read; a page has what reads would return; and a commit writes what was created, changed, updated or deleted, or
-nothing if the other program was first.
+The model has two dicts of rows: the stored ones, and those that the unit of work holds. No request fails here; `test_lost_answers.py`
+tests failures. After each step the store contains the stored rows with their versions. An entity that the unit of work holds is always
+the same object. A page has the same entities as single reads. A commit writes what was created, changed, updated or deleted, or nothing
+if the other program wrote first.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.unit.write.store_under_test import Backend, StoreUnderTest, TextOnKey
 
 
 class Letter(SoftDeletable, TextOnKey):
-    """Is marked as deleted, unless it is deleted for good."""
+    """A soft-deletable entity: it is marked as deleted, unless it is deleted with `hard=True`."""
 
 
 class Stamp(TextOnKey):
-    """Is always deleted for good."""
+    """An entity that is always deleted for good."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(kw_only=True)
 class Held:
-    """An entity in the unit of work."""
+    """An entity in the unit of work, with the row of the model."""
 
     entity: Letter | Stamp
     row: Row | None  # as it was read or last written; None: it is new
@@ -262,7 +262,5 @@ def row_of(document: Document) -> Row:
     ("backend", "few", "many", "steps"),
     [("memory", 10, 100, 40), ("memory, three paths", 5, 40, 40), ("emulator, three paths", 2, 10, 20)],
 )
-def test_a_unit_of_work_reads_and_writes_as_a_dict_of_rows_says(
-    backend: str, few: int, many: int, steps: int
-) -> None:
+def test_a_unit_of_work_behaves_as_the_model(backend: str, few: int, many: int, steps: int) -> None:
     run_on(backend, OneUnitOfWork, few=few, many=many, steps=steps)

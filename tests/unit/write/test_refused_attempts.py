@@ -1,6 +1,4 @@
-"""
-What a refused attempt leaves behind, which is nothing, and `Outbox.run`, which repeats the whole attempt.
-"""
+"""A refused commit leaves nothing behind, and `Outbox.run` repeats the whole work after it."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tests.support.notes import Line, Note, NoteChanged, actions, stored, writte
 
 def invoicing(container: MemoryContainer) -> Outbox:
     """
-    Return an outbox whose handler adds a line, under an id of its own, and a tag for each change of a note.
+    Return an outbox whose event handler adds a line with a new id, and files the note, for each change of a note.
     """
     outbox = Outbox(container)
 
@@ -36,7 +34,7 @@ def invoicing(container: MemoryContainer) -> Outbox:
 
 
 async def overtaken(container: MemoryContainer) -> None:
-    """Write the note as another program would."""
+    """Write the note as another program would, so that the pending commit is refused."""
     async with Outbox(container).unit_of_work() as theirs:
         notes = theirs.repository(Note)
         notes.update(await notes.read("n"))
@@ -59,15 +57,16 @@ async def refused(uow: UnitOfWork, container: MemoryContainer) -> Note:
     return note
 
 
-async def test_a_refused_entity_keeps_what_its_caller_recorded_and_not_what_handlers_did(
+async def test_a_refused_entity_keeps_the_events_of_its_caller(
     container: MemoryContainer,
 ):
+    """Events that handlers recorded are removed."""
     async with invoicing(container).unit_of_work() as uow:
         note = await refused(uow, container)
         assert ["NoteChanged"] == [event.action for event in note.events]
 
 
-async def test_a_second_look_that_changes_nothing_commits_nothing(container: MemoryContainer):
+async def test_a_new_attempt_without_changes_commits_nothing(container: MemoryContainer):
     async with invoicing(container).unit_of_work() as uow:
         uow.repository(Line).create(Line(book="n"))
         await refused(uow, container)
@@ -78,7 +77,7 @@ async def test_a_second_look_that_changes_nothing_commits_nothing(container: Mem
     assert [] == stored(container, "line")
 
 
-async def test_a_failed_handler_undoes_the_changes_of_handlers_and_keeps_those_of_the_caller(
+async def test_a_failed_event_handler_undoes_only_the_changes_of_handlers(
     container: MemoryContainer,
 ):
     outbox, failing = invoicing(container), [True]
@@ -102,7 +101,7 @@ async def test_a_failed_handler_undoes_the_changes_of_handlers_and_keeps_those_o
 # Outbox.run
 
 
-async def test_run_repeats_the_whole_work_in_a_new_unit_and_returns_what_it_returned(
+async def test_run_repeats_the_whole_work_in_a_new_unit_of_work(
     container: MemoryContainer,
 ):
     units = []
@@ -122,7 +121,7 @@ async def test_run_repeats_the_whole_work_in_a_new_unit_and_returns_what_it_retu
     assert ["paid"] == [line["data"]["text"] for line in stored(container, "line")]
 
 
-async def test_run_waits_longer_before_each_attempt_and_raises_the_last_refusal(container: MemoryContainer):
+async def test_run_raises_the_refusal_of_its_last_attempt(container: MemoryContainer):
     times = []
 
     async def collide(uow: UnitOfWork) -> None:
@@ -137,7 +136,7 @@ async def test_run_waits_longer_before_each_attempt_and_raises_the_last_refusal(
     assert 4 == len(set(times))
 
 
-async def test_run_gives_the_work_a_unit_of_the_kind_it_asks_for(container: MemoryContainer):
+async def test_run_passes_a_unit_of_work_of_the_requested_class(container: MemoryContainer):
     class Notes(UnitOfWork):
         async def text(self) -> str:
             return (await self.repository(Note).read("n")).text
@@ -145,7 +144,7 @@ async def test_run_gives_the_work_a_unit_of_the_kind_it_asks_for(container: Memo
     assert "" == await Outbox(container).run(Notes.text, kind=Notes)
 
 
-async def test_run_does_not_repeat_what_another_attempt_could_not_mend(container: MemoryContainer):
+async def test_run_does_not_repeat_work_that_would_be_refused_again(container: MemoryContainer):
     attempts = []
 
     async def change_an_old_one(uow: UnitOfWork) -> None:

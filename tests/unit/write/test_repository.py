@@ -22,7 +22,7 @@ from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, Note, Remark, actions, stored, written
 
 
-async def test_reading_twice_returns_the_same_object_without_a_second_request():
+async def test_a_second_read_returns_the_same_object_without_a_request():
     await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
@@ -33,7 +33,8 @@ async def test_reading_twice_returns_the_same_object_without_a_second_request():
     assert 1 == store.reads
 
 
-async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
+async def test_missing_and_deleted_entities_are_not_found():
+    """The same holds for a document of another type."""
     await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         with pytest.raises(NotFound):
@@ -52,7 +53,7 @@ async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
         assert (await uow.repository(Note).read(note.id, include_deleted=True)).deleted
 
 
-async def test_what_this_unit_of_work_deleted_is_not_found_under_whatever_key_it_has():
+async def test_an_entity_deleted_in_the_unit_of_work_is_not_found_without_its_key():
     async with Outbox(MemoryContainer()).unit_of_work() as uow:
         remarks = uow.repository(Remark)
         remarks.create(Remark(id="n", book="b"))
@@ -64,7 +65,7 @@ async def test_what_this_unit_of_work_deleted_is_not_found_under_whatever_key_it
         await uow.commit()
 
 
-async def test_an_update_under_another_etag_is_refused_with_both_etags():
+async def test_an_update_with_a_wrong_etag_is_refused_with_both_etags():
     await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         read = await uow.repository(Note).read(note.id)
@@ -75,7 +76,8 @@ async def test_an_update_under_another_etag_is_refused_with_both_etags():
     assert ('"other"', note.etag) == (caught.value.expected, caught.value.actual)
 
 
-async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both_tell():
+async def test_a_soft_delete_keeps_the_document():
+    """A hard delete removes it. Both record the deletion event."""
     container = MemoryContainer()
     soft, hard = Note(id="soft"), Note(id="hard")
     await written(container, soft, hard)
@@ -88,7 +90,7 @@ async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both
     assert ["NoteWritten", "NoteDeleted"] == actions(container, "soft") == actions(container, "hard")
 
 
-async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
+async def test_an_entity_that_the_unit_of_work_deletes_for_good_is_not_found():
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         lines = uow.repository(Line)
@@ -105,7 +107,7 @@ async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
     assert () == container.documents()
 
 
-async def test_all_entities_are_read_page_by_page_without_the_deleted():
+async def test_pages_of_all_keys_omit_deleted_entities():
     container = MemoryContainer(ranges=2)
     await written(container, *(Note(id=f"n{n}") for n in range(5)))
     async with Outbox(container).unit_of_work() as uow:
@@ -133,9 +135,10 @@ async def test_reads_are_repeated_until_the_deadline():
 
 
 @pytest.mark.parametrize("fault", [None, CommitFault.LOST_AFTER])
-async def test_what_was_deleted_for_good_is_new_again_and_cannot_overwrite_what_took_its_place(
+async def test_an_entity_deleted_for_good_cannot_overwrite_its_successor(
     fault: CommitFault | None,
 ):
+    """The deleted object counts as new, so creating it again conflicts with a document that took its id."""
     container, note = MemoryContainer(), Note(id="n", text="mine")
     store = FaultyStore(container, [None, fault])
     uow = Outbox(store).unit_of_work()
@@ -163,7 +166,7 @@ async def test_what_was_deleted_for_good_is_new_again_and_cannot_overwrite_what_
 
 
 @pytest.mark.parametrize("hard", [False, True])
-async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: bool):
+async def test_a_stored_entity_without_an_etag_is_not_written(hard: bool):
     await written(container := MemoryContainer(), Note(id="n", text="theirs"))
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Note).update(Note.restore({"id": "n"}, version=1, etag=None))
@@ -174,7 +177,7 @@ async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: boo
     assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
 
 
-async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
+async def test_an_entity_that_was_read_as_one_class_cannot_be_read_as_another():
     class Postcard(Note):
         entity_type = "note"
 
@@ -196,7 +199,7 @@ def a_letter_of_another_kind() -> type[Entity]:
     return Letter
 
 
-async def test_two_classes_with_one_type_are_refused_by_the_outbox_that_reads_both():
+async def test_two_classes_with_the_same_entity_type_are_refused_in_one_outbox():
     outbox = Outbox(MemoryContainer())
     async with outbox.unit_of_work() as uow:
         uow.repository(Letter).create(Letter(id="l"))
@@ -221,7 +224,7 @@ async def test_a_subclass_and_a_redefined_class_may_share_the_entity_type():
                 await uow.commit()
 
 
-async def test_an_id_that_no_document_can_have_is_not_asked_for():
+async def test_a_read_of_an_invalid_id_is_refused_without_a_request():
     store = FaultyStore(MemoryContainer())
     async with Outbox(store).unit_of_work() as uow:
         with pytest.raises(UsageError, match="'a/b'"):
@@ -230,7 +233,7 @@ async def test_an_id_that_no_document_can_have_is_not_asked_for():
 
 
 @pytest.mark.parametrize("data", [{}, {"id": "other"}])
-async def test_an_entity_has_the_id_of_its_document_even_if_its_data_has_none(
+async def test_an_entity_gets_its_id_from_the_document_and_not_from_its_data(
     data: dict[str, str],
 ):
     container = MemoryContainer()
@@ -256,7 +259,7 @@ class Parcel(Entity):
         ({}, "data"),
     ],
 )
-async def test_a_document_that_is_no_such_entity_is_named_with_its_partition_key_and_field(
+async def test_the_error_of_an_unreadable_document_names_its_partition_key_and_field(
     document: dict[str, object], field: str
 ):
     container = MemoryContainer()
@@ -269,7 +272,8 @@ async def test_a_document_that_is_no_such_entity_is_named_with_its_partition_key
     assert ("p", "k", field) == (error.document_id, error.partition_key, error.field)
 
 
-async def test_a_document_that_is_no_such_entity_leaves_its_page_readable_and_is_told_with_it():
+async def test_a_page_with_an_unreadable_document_returns_the_other_entities():
+    """The error of the document is in `page.unreadable`."""
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         for name in ("a", "c"):

@@ -1,5 +1,5 @@
 """
-Events that soon expire prove a commit while they are there; their absence proves less, the shorter they live.
+Events with a short time to live: they prove a commit while they exist. The shorter they live, the sooner their absence proves nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def see(line: Line) -> None:
 
 
 async def seen_line(uow: UnitOfWork) -> Line:
-    """A line that was committed, and is changed beside an event that soon expires."""
+    """Return a committed line with a pending change and an event that lives for one second."""
     line = uow.repository(Line).create(Line(id="l", book="b", text="one"))
     await uow.commit()
     line.text = "two"
@@ -46,7 +46,7 @@ async def seen_line(uow: UnitOfWork) -> Line:
 
 
 @pytest.mark.parametrize("new", [True, False])
-async def test_the_outcome_is_unknown_when_the_events_expired_before_anything_could_be_read(
+async def test_the_outcome_is_unknown_if_the_events_expired_before_the_first_read(
     container: MemoryContainer, new: bool
 ):
     store = FaultyStore(container)
@@ -55,7 +55,7 @@ async def test_the_outcome_is_unknown_when_the_events_expired_before_anything_co
             see(uow.repository(Line).create(Line(id="l", book="b", text="two")))
         else:
             await seen_line(uow)
-        # By the time that the answer is given up the event is gone.
+        # The event expires before the commit stops waiting for the answer.
         store.commit_faults, store.read_faults = [F.HANGING_AFTER], [ReadFault.UNAVAILABLE]
         with pytest.raises(CommitOutcomeUnknown):
             await uow.commit()
@@ -70,7 +70,7 @@ class LineRead(NoteEvent):
 
 
 @pytest.mark.parametrize(("seconds", "error"), [(4, PreconditionFailed), (6, CommitOutcomeUnknown)])
-async def test_absence_proves_something_for_half_of_an_events_life(
+async def test_the_absence_of_an_event_is_a_proof_for_half_of_its_time_to_live(
     container: MemoryContainer, seconds: int, error: type[Exception]
 ):
     store = FaultyStore(container)

@@ -1,4 +1,6 @@
-"""What an entity or event holds can be read back as it is, or the commit is refused with the field."""
+"""
+Values of entities and events: each is read back unchanged, or the commit is refused with the name of the field.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +105,7 @@ class Crate(Entity):
         ("labels", {"\ud800": "top"}),
     ],
 )
-async def test_a_value_that_would_not_be_read_back_is_refused_with_its_entity_and_field(
-    field: str, value: object
-):
+async def test_a_value_that_would_not_be_read_back_is_refused_with_its_field(field: str, value: object):
     container = MemoryContainer()
     box = Box(id="b")
     box.__dict__[field] = value  # as a mutated list or `model_construct` leaves it
@@ -126,7 +126,7 @@ async def test_a_value_that_would_not_be_read_back_is_refused_with_its_entity_an
         {"labels": {"top": "\ud800"}},
     ],
 )
-async def test_an_event_that_is_no_json_is_refused_with_its_type_and_field(made: dict[str, Any]):
+async def test_an_event_value_that_json_cannot_represent_is_refused_with_its_field(made: dict[str, Any]):
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Box).create(Box(id="b")).record(BoxWeighed(id="e", **made))
@@ -136,7 +136,7 @@ async def test_an_event_that_is_no_json_is_refused_with_its_type_and_field(made:
 
 
 @pytest.mark.parametrize("text", [{"top": "\ud800"}, {"\ud800": "top"}])
-async def test_a_text_of_an_own_document_that_has_no_utf_8_is_refused_with_its_field(text: dict[str, str]):
+async def test_a_text_that_is_not_valid_unicode_in_a_dict_is_refused_with_its_field(text: dict[str, str]):
     container = MemoryContainer()
 
     async def write() -> None:
@@ -149,7 +149,7 @@ async def test_a_text_of_an_own_document_that_has_no_utf_8_is_refused_with_its_f
     assert () == container.documents()
 
 
-async def test_values_of_all_usual_types_are_stored_and_read_back():
+async def test_values_of_all_common_types_are_read_back_unchanged():
     container = MemoryContainer()
     crate = Crate(
         amount=Decimal("1.10"),
@@ -186,7 +186,7 @@ class Bill(Entity):
         return perf_counter() - self.due
 
 
-async def test_an_entity_that_was_only_read_is_not_written_though_a_computed_field_follows_the_clock():
+async def test_a_changing_computed_field_does_not_make_an_entity_be_written():
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         _, changed = (uow.repository(Bill).create(Bill(id=name)) for name in ("read", "changed"))
@@ -205,7 +205,7 @@ async def test_an_entity_that_was_only_read_is_not_written_though_a_computed_fie
 
 
 class Listed(Entity):
-    """What is stored of it is a computed field alone."""
+    """An entity of which only a computed field is stored."""
 
     rows: list[str] = Field(default_factory=list, exclude=True, validation_alias="lines")
 
@@ -215,7 +215,7 @@ class Listed(Entity):
         return self.rows
 
 
-async def test_an_edit_that_shows_in_a_computed_field_alone_is_written():
+async def test_an_edit_that_changes_only_a_computed_field_is_written():
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Listed).create(Listed(id="l", lines=["x"]))
@@ -273,7 +273,7 @@ SAID = {
 
 @pytest.mark.parametrize("field", SAID)
 @pytest.mark.parametrize("value", LOST, ids=repr)
-async def test_what_json_would_turn_into_another_value_is_refused_where_an_event_takes_any(
+async def test_a_value_that_json_would_change_is_refused_in_an_event_field_of_any_type(
     field: str, value: object
 ):
     container, thing = MemoryContainer(), Anything(id="t")
@@ -286,7 +286,7 @@ async def test_what_json_would_turn_into_another_value_is_refused_where_an_event
 
 
 @pytest.mark.parametrize("value", [*LOST, {"deep": (1, 2)}, datetime(2026, 7, 1, tzinfo=UTC), b"x"], ids=repr)
-async def test_a_value_of_any_type_that_an_entity_would_read_back_as_another_one_is_refused(value: object):
+async def test_a_value_that_json_would_change_is_refused_in_an_entity_field_of_any_type(value: object):
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Anything).create(Anything(id="t", value=value))
@@ -298,9 +298,7 @@ async def test_a_value_of_any_type_that_an_entity_would_read_back_as_another_one
 
 @pytest.mark.parametrize("value", [2**63 + 1, -(2**63) - 1, 10**400], ids=["above", "below", "no float"])
 @pytest.mark.parametrize("of_event", [True, False], ids=["event", "entity"])
-async def test_a_whole_number_that_is_neither_of_64_bits_nor_a_float_is_refused(
-    value: int, *, of_event: bool
-):
+async def test_an_integer_that_needs_more_than_64_bits_is_refused(value: int, *, of_event: bool):
     async with Outbox(MemoryContainer()).unit_of_work() as uow:
         thing = uow.repository(Anything).create(Anything(id="t", value=[None if of_event else value]))
         thing.record(Said(value=[10**20, value if of_event else 2**63 - 1]))
@@ -310,7 +308,7 @@ async def test_a_whole_number_that_is_neither_of_64_bits_nor_a_float_is_refused(
 
 
 class Place:
-    """A type that pydantic does not know."""
+    """A class that pydantic does not know."""
 
 
 class Hidden(BaseModel):
@@ -387,7 +385,7 @@ class Starred(DomainEvent):
     ],
     ids=lambda event: repr(event)[:60],
 )
-async def test_an_event_is_committed_whose_types_serializers_or_values_say_how_it_is_written(
+async def test_an_event_with_a_defined_serialization_of_each_value_is_committed(
     event: DomainEvent,
 ):
     container = MemoryContainer()

@@ -1,5 +1,5 @@
 """
-One entity and two units of work: the second refuses what the first is still to commit, and takes the rest.
+One entity in two units of work: the second one refuses it while the first one has uncommitted changes of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.notes import Note
 
 
 class Throttled(MemoryContainer):
-    """Refuses commits for as long as it is told to."""
+    """A container that refuses commits while `busy` is set."""
 
     busy = False
 
@@ -37,7 +37,7 @@ def outbox(container: Throttled) -> Outbox:
     return Outbox(container, retries=RetryOptions(deadline_seconds=0.1, attempt_seconds=0.1))
 
 
-async def test_a_creation_that_failed_is_repeated_in_another_unit_of_work(
+async def test_a_failed_creation_can_be_repeated_in_another_unit_of_work(
     outbox: Outbox, container: Throttled
 ):
     note, failures = Note(id="n"), []
@@ -54,7 +54,7 @@ async def test_a_creation_that_failed_is_repeated_in_another_unit_of_work(
     assert "n" == (await outbox.unit_of_work().repository(Note).read("n")).id
 
 
-async def test_what_is_committed_goes_on_in_another_unit_of_work_before_the_end_of_the_first(outbox: Outbox):
+async def test_a_committed_entity_can_be_changed_in_a_second_unit_of_work(outbox: Outbox):
     async with outbox.unit_of_work() as first:
         note = first.repository(Note).create(Note(id="n"))
         await first.commit()
@@ -65,7 +65,7 @@ async def test_what_is_committed_goes_on_in_another_unit_of_work_before_the_end_
     assert "in the background" == (await outbox.unit_of_work().repository(Note).read("n")).text
 
 
-async def test_what_was_read_and_changed_is_refused_until_it_is_committed(outbox: Outbox):
+async def test_an_entity_with_uncommitted_changes_is_refused_by_another_unit_of_work(outbox: Outbox):
     async with outbox.unit_of_work() as first:
         first.repository(Note).create(Note(id="n"))
         await first.commit()
@@ -78,7 +78,7 @@ async def test_what_was_read_and_changed_is_refused_until_it_is_committed(outbox
         other.repository(Note).update(note)
 
 
-async def test_what_another_unit_of_work_deleted_overwrites_nothing_that_came_after_it(outbox: Outbox):
+async def test_an_entity_that_another_unit_of_work_deleted_overwrites_no_successor(outbox: Outbox):
     async with outbox.unit_of_work() as first:
         first.repository(Note).create(Note(id="n"))
         await first.commit()

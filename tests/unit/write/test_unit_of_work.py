@@ -77,7 +77,7 @@ async def test_nothing_is_written_without_a_commit(container: MemoryContainer):
     assert () == container.documents()
 
 
-async def test_after_a_failed_commit_the_pending_work_is_still_there_with_the_same_event_ids(
+async def test_a_failed_commit_keeps_the_pending_changes_and_event_ids(
     container: MemoryContainer,
 ):
     store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
@@ -94,7 +94,7 @@ async def test_after_a_failed_commit_the_pending_work_is_still_there_with_the_sa
     assert expected == [event["id"] for event in events(container)]
 
 
-async def test_two_partition_keys_are_refused_before_anything_is_sent(container: MemoryContainer):
+async def test_a_commit_of_two_partition_keys_is_refused_before_a_request_is_sent(container: MemoryContainer):
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work(NotesUnitOfWork) as uow:
         uow.notes.create(Note(id="a"))
@@ -104,7 +104,7 @@ async def test_two_partition_keys_are_refused_before_anything_is_sent(container:
     assert 0 == store.commits
 
 
-async def test_use_from_two_tasks_at_once_is_an_error_and_one_after_the_other_is_not(
+async def test_a_unit_of_work_cannot_be_used_by_two_tasks_at_once(
     container: MemoryContainer,
 ):
     store = FaultyStore(container, [CommitFault.HANGING_AFTER])
@@ -124,14 +124,14 @@ async def test_use_from_two_tasks_at_once_is_an_error_and_one_after_the_other_is
         await uow.notes.read("n")
 
 
-# In-process handlers
+# Tests of event handlers, which run inside of `commit`
 
 
 async def tag(event: NoteChanged, uow: UnitOfWork) -> None:
     (await uow.repository(Note).read(event.note_id)).tag_as(f"about {event.text}")
 
 
-async def test_handlers_run_before_the_save_sync_or_async_and_add_documents_to_the_same_batch(
+async def test_event_handlers_add_documents_to_the_batch_of_the_commit(
     container: MemoryContainer,
 ):
     outbox = Outbox(container)
@@ -153,9 +153,10 @@ async def test_handlers_run_before_the_save_sync_or_async_and_add_documents_to_t
 
 
 @pytest.mark.parametrize("rolled_back", [False, True])
-async def test_a_handler_sees_an_event_once_per_commit_and_again_after_a_rollback(
+async def test_an_event_handler_sees_an_event_once_although_the_commit_is_repeated(
     container: MemoryContainer, rolled_back: bool
 ):
+    """After a rollback it sees the event again."""
     store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
     outbox, seen = Outbox(store), []
     outbox.on(NoteEvent, lambda event, uow: seen.append(event.id))
@@ -172,7 +173,7 @@ async def test_a_handler_sees_an_event_once_per_commit_and_again_after_a_rollbac
     assert [commit.events[0].id] * (1 + rolled_back) == seen
 
 
-async def test_handlers_that_raise_ever_more_events_are_stopped_when_no_batch_could_hold_them(
+async def test_event_handlers_that_record_more_than_100_events_are_stopped(
     container: MemoryContainer,
 ):
     outbox, calls = Outbox(container), 0
@@ -194,7 +195,7 @@ async def test_handlers_that_raise_ever_more_events_are_stopped_when_no_batch_co
     assert 51 == calls
 
 
-async def test_a_chain_of_sixteen_events_is_no_cycle_and_one_of_seventeen_is(container: MemoryContainer):
+async def test_a_chain_of_more_than_sixteen_events_is_refused_as_endless(container: MemoryContainer):
     outbox, lengths = Outbox(container), [MAX_CHAIN, MAX_CHAIN + 1]
 
     async def change(event: NoteChanged, uow: UnitOfWork) -> None:
@@ -214,7 +215,7 @@ async def test_a_chain_of_sixteen_events_is_no_cycle_and_one_of_seventeen_is(con
             await uow.commit()
 
 
-async def test_a_handler_that_commits_is_told_that_it_must_not(container: MemoryContainer):
+async def test_an_event_handler_that_commits_gets_an_error(container: MemoryContainer):
     outbox = Outbox(container)
 
     async def commit(event: NoteEvent, uow: UnitOfWork) -> None:
@@ -228,7 +229,7 @@ async def test_a_handler_that_commits_is_told_that_it_must_not(container: Memory
     assert () == container.documents()
 
 
-async def test_an_error_of_the_block_is_not_hidden_by_another_task_that_still_commits(
+async def test_an_error_in_the_block_is_raised_although_another_task_still_commits(
     container: MemoryContainer,
 ):
     store = FaultyStore(container, [CommitFault.HANGING_AFTER])
@@ -246,7 +247,7 @@ async def test_an_error_of_the_block_is_not_hidden_by_another_task_that_still_co
     await committing[0]
 
 
-async def test_leaving_the_block_while_another_task_commits_is_an_error(container: MemoryContainer):
+async def test_leaving_the_block_while_another_task_commits_raises_an_error(container: MemoryContainer):
     store = FaultyStore(container, [CommitFault.HANGING_AFTER])
     uow = Outbox(store).unit_of_work(NotesUnitOfWork)
     await uow.__aenter__()
@@ -258,10 +259,10 @@ async def test_leaving_the_block_while_another_task_commits_is_an_error(containe
     await committing
 
 
-# What the world is told
+# Tests of public events
 
 
-async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(container: MemoryContainer):
+async def test_a_domain_event_can_be_published_as_another_event_or_not_at_all(container: MemoryContainer):
     outbox = Outbox(container)
     outbox.publishes(NoteChanged, lambda event: NoteAnnounced(headline=event.text.upper()))
     outbox.publishes(NoteTagged, lambda event: None)
@@ -279,10 +280,12 @@ async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(
     assert 0 == events(container)[1]["meta"]["sequence"]
 
 
-# Where it comes from
+# Tests of correlation ids and traces in events
 
 
-async def test_events_carry_the_ids_of_the_surrounding_blocks(container: MemoryContainer):
+async def test_events_have_the_correlation_and_causation_ids_of_the_surrounding_blocks(
+    container: MemoryContainer,
+):
     async def write(note_id: str) -> None:
         await written(container, Note(id=note_id))
 
@@ -299,9 +302,10 @@ async def test_events_carry_the_ids_of_the_surrounding_blocks(container: MemoryC
     assert {"inner": ("c1", "m1"), "task": ("c1", None), "outside": (None, None)} == found
 
 
-async def test_a_commit_is_a_span_with_its_cost_and_its_events_point_to_it(
+async def test_a_commit_is_a_span_with_its_request_charge(
     container: MemoryContainer,
 ):
+    """The trace context of its events refers to this span."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     store = FaultyStore(container, [CommitFault.THROTTLED])
@@ -330,7 +334,7 @@ def pickled(note: Note) -> Note:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-async def test_a_copy_belongs_to_no_unit_of_work_and_is_equal_all_the_same(
+async def test_a_copy_of_an_entity_is_equal_and_belongs_to_no_unit_of_work(
     container: MemoryContainer, copied: Callable[[Note], Note]
 ):
     outbox = Outbox(container)
@@ -343,7 +347,7 @@ async def test_a_copy_belongs_to_no_unit_of_work_and_is_equal_all_the_same(
             assert 1 == (await second.commit()).operations
 
 
-async def test_a_unit_of_work_that_nothing_refers_to_is_freed_at_once_and_so_are_its_entities(
+async def test_an_unreferenced_unit_of_work_is_freed_at_once_with_its_entities(
     container: MemoryContainer,
 ):
     gc.disable()
