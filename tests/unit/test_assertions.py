@@ -1,4 +1,6 @@
-"""What the kit's assertions take for equal, and what they say where something is not."""
+"""
+The assertions of the testing kit: which events and messages count as equal, and what the failure says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,12 @@ def failure_of(basket: Basket, *expected: DomainEvent) -> list[str]:
     return str(failed.value).splitlines()
 
 
-def test_what_was_recorded_equals_what_says_the_same():
+def test_assert_recorded_accepts_events_with_equal_content():
     assert_recorded(Basket(id="b"))
     assert_recorded(Basket(id="b").fill("1.10", "2").pay(), filled("1.10", "2"), BasketPaid())
 
 
-def test_a_field_that_differs_is_named_with_both_values():
+def test_a_failed_assertion_names_each_differing_field_with_both_values():
     assert [
         "The events of Basket 'b' are not as expected:",
         "  1. BasketFilled: lines[1].price is Decimal('2'), expected Decimal('3')",
@@ -60,7 +62,7 @@ def test_a_field_that_differs_is_named_with_both_values():
     ] == failure_of(Basket(id="b").fill("1", "2"), filled("1", "3", gift=True))
 
 
-def test_events_that_are_missing_or_too_many_are_named():
+def test_a_failed_assertion_names_missing_and_unexpected_events():
     basket = Basket(id="b").pay().fill("1")
     assert "  1. BasketPaid: not expected" == failure_of(basket, filled("1"))[1]
     assert (
@@ -69,7 +71,7 @@ def test_events_that_are_missing_or_too_many_are_named():
     assert "  none" == failure_of(Basket(id="b"), BasketPaid())[-1]
 
 
-async def test_messages_are_compared_as_they_were_sent_all_or_those_of_a_key():
+async def test_assert_messages_compares_all_messages_or_those_of_one_key():
     harness = OutboxHarness()
     for key in ("b", "c"):
         async with harness.outbox.unit_of_work() as uow:

@@ -1,4 +1,6 @@
-"""What is said of the benchmarks' figures: the table of the documentation, and the warnings."""
+"""
+The goals of the benchmarks: their table in the documentation, and the warnings for figures that became worse.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ def figures(**commit: float) -> dict[str, dict[str, float]]:
     return {"commit": commit}
 
 
-def test_each_goal_has_one_bound_and_a_benchmark_that_runs():
+def test_each_goal_belongs_to_a_benchmark_and_has_one_bound():
     assert set(BENCHMARKS) == {goal.benchmark for goal in GOALS}
     assert all(goal.at_most is None or goal.at_least is None for goal in GOALS)
 
 
-def test_each_benchmark_that_is_guarded_has_a_ratio_that_can_become_worse():
+def test_each_benchmark_guarded_in_ci_has_a_goal_with_a_ratio():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     guarded = re.search(r"--guard ([a-z_ ]+)", workflow)
     assert guarded is not None
@@ -40,24 +42,24 @@ def test_each_benchmark_that_is_guarded_has_a_ratio_that_can_become_worse():
         ({}, {"commit_overhead": 9}, False),
     ],
 )
-def test_a_ratio_that_became_worse_by_a_tenth_is_a_warning(
+def test_a_ratio_that_became_worse_by_a_tenth_gives_a_warning(
     before: dict[str, float], now: dict[str, float], warned: bool
 ):
     assert warned == bool([*warnings({"figures": figures(**before)}, figures(**now))])
 
 
-def test_every_figure_with_a_goal_is_judged_where_it_was_measured():
+def test_every_measured_figure_with_a_goal_is_judged():
     lines = [*judgements({"relay": {"cpu_ms_per_event": 0.07, "ceiling_ratio": 3.0}})]
     assert ["3   >= 3.0", "0.07   <= 0.055, missed"] == [line.split(maxsplit=1)[1] for line in lines]
 
 
-def test_the_page_shows_the_median_of_several_runs_with_the_lowest_and_the_highest():
+def test_the_benchmark_page_shows_median_lowest_and_highest_of_several_runs():
     runs = [{"ceiling_ratio": value, "backlog": []} for value in (3.5, 3.1, 3.3)]
     page = table({"figures": {"relay": merge(runs)}, "runs": {}})
     assert "| 3.3 (3.1 to 3.5) | >= 3.0 |" in page
 
 
-def test_the_page_draws_each_row_of_how_cost_grows():
+def test_the_benchmark_page_has_a_chart_of_each_growth_table():
     rows = [{"count": count, "per_second": 1200.0 * count, "cpu_ms": 0.05} for count in (1, 8)]
     growth = dict.fromkeys(("partitions", "sessions", *(f"fleet_{delay}ms" for delay in DELAYS_MS)), rows)
     page = table({"figures": {"growth": growth}, "runs": {}})

@@ -68,7 +68,7 @@ def nothing_can_be_shipped() -> Consumer:
 
 
 class Wrapped:
-    """A port around another one, which overrides single calls."""
+    """Wraps a port. Subclasses override single calls."""
 
     def __init__(self, port):
         self.port = port
@@ -207,7 +207,9 @@ async def sent_at_once(harness: OutboxHarness, event_ids: list[str]) -> None:
 
 @crash_points
 async def later_events_are_sent_before_earlier_ones(harness: OutboxHarness) -> None:
-    """What was just committed is sent at once, so that it need not wait for the relay."""
+    """
+    A planted mistake: the application sends each committed event itself at once, and does not wait for the relay.
+    """
     async with harness.outbox.unit_of_work() as uow:
         try:
             await uow.repository(Order).read("o1")
@@ -287,8 +289,10 @@ def listed() -> Iterator[ChosenPoints]:
 
 
 @pytest.mark.parametrize("scenario", MISTAKES, ids=lambda scenario: scenario.__name__)
-async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Scenario, listed: ChosenPoints):
-    """In the quick profile the point is played alone, so that it need not be the first."""
+async def test_a_planted_mistake_is_found_at_its_first_crash_point(scenario: Scenario, listed: ChosenPoints):
+    """
+    In the quick profile, only this crash point is played, so the test does not show that it is the first one.
+    """
     point, said = MISTAKES[scenario]
     if QUICK and "#" in point:
         listed.point = point
@@ -297,12 +301,12 @@ async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Sc
     assert failures[point].startswith(said)
 
 
-async def test_what_can_never_be_handled_is_parked_whichever_process_dies():
+async def test_a_message_that_always_fails_is_parked_whichever_process_dies():
     await without_a_mistake_and_parked()
 
 
 @pytest.mark.parametrize("scenario", [without_a_mistake, without_a_mistake_in_two_containers])
-async def test_the_points_are_before_and_after_each_call_of_application_relay_and_consumer(
+async def test_crash_points_are_before_and_after_each_call_to_a_port(
     scenario: Scenario, listed: ChosenPoints
 ):
     await scenario()
@@ -313,7 +317,7 @@ async def test_the_points_are_before_and_after_each_call_of_application_relay_an
     assert {"without a crash": "ok", **dict.fromkeys(expected, "ok")} == points
 
 
-async def test_a_point_is_played_alone_and_told_step_by_step(listed: ChosenPoints):
+async def test_a_single_crash_point_is_reported_step_by_step(listed: ChosenPoints):
     listed.point = "send#1:after"
     told = str(await failures_of(a_resend_has_a_new_id)).splitlines()
     assert ["without a crash", "send#1:after"] == [*listed.found[0]]
@@ -333,7 +337,7 @@ async def test_a_point_is_played_alone_and_told_step_by_step(listed: ChosenPoint
         await a_resend_has_a_new_id()
 
 
-def test_pytest_lists_the_points_of_the_example_project():
+def test_pytest_lists_the_crash_points_of_the_example_project():
     options = ["-p", "no:looptime", "-p", "no:cacheprovider", "-p", "cosmos_outbox_testing.pytest_plugin"]
     ran = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-m", "pytest", *options, "tests/test_crashes.py", "--outbox-crash-points"],
@@ -350,7 +354,7 @@ def test_pytest_lists_the_points_of_the_example_project():
     assert 0 == ran.returncode
 
 
-async def test_a_point_that_not_every_run_reaches_is_played_until_it_is(listed: ChosenPoints):
+async def test_a_crash_point_that_not_every_run_reaches_is_tried_again(listed: ChosenPoints):
     runs = 0
 
     @crash_points
@@ -366,7 +370,7 @@ async def test_a_point_that_not_every_run_reaches_is_played_until_it_is(listed: 
     assert {"ok"} == {*points.values()}
 
 
-async def test_a_call_of_the_test_itself_that_no_other_run_makes_is_a_failure_which_names_it(
+async def test_a_crash_point_of_the_test_itself_that_is_never_reached_again_is_a_failure(
     listed: ChosenPoints,
 ):
     runs = 0
@@ -384,7 +388,7 @@ async def test_a_call_of_the_test_itself_that_no_other_run_makes_is_a_failure_wh
     assert runs == 1 + 10 * len(failed.failures)
 
 
-async def test_a_call_of_a_worker_that_no_other_run_makes_is_a_warning_which_names_it(listed: ChosenPoints):
+async def test_a_crash_point_of_a_worker_that_is_never_reached_again_is_a_warning(listed: ChosenPoints):
     runs = 0
 
     @crash_points(given=an_order)

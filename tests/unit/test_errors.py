@@ -1,4 +1,4 @@
-"""Errors: what every one of them keeps, whatever it is about."""
+"""Errors of the library keep their text and attributes when they are pickled, as between processes."""
 
 import pickle
 
@@ -14,7 +14,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_that_another_process_raised_says_the_same_there(error: errors.OutboxError):
+def test_an_error_keeps_its_text_and_attributes_when_it_is_pickled(error: errors.OutboxError):
     read = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
 
     assert type(read) is type(error)

@@ -1,4 +1,7 @@
-"""Calls that lose a cancellation, as those of the SDK may before Python 3.12, and what their callers see."""
+"""
+Calls that swallow a cancellation, as those of the SDK may before Python 3.12: `within` still ends in time, and the caller is still
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from cosmos_outbox.event_loop import end, within
 
 
 async def lose(cancellations: int) -> str:
-    """Wait for ever, but lose the first cancellations; then say so."""
+    """Wait for ever, but swallow this number of cancellations and return then."""
     for _ in range(cancellations):
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
@@ -23,11 +26,11 @@ async def wait_through(cancellations: int) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_call_that_answers_in_time_returns_its_answer() -> None:
+async def test_within_returns_the_answer_of_a_call() -> None:
     assert "went on" == await within(1, lose(0))
 
 
-async def test_a_call_that_fails_raises_its_error() -> None:
+async def test_within_raises_the_error_of_a_call() -> None:
     async def fail() -> None:
         raise ValueError("broken")
 
@@ -36,7 +39,7 @@ async def test_a_call_that_fails_raises_its_error() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
-async def test_a_call_without_an_answer_is_given_up_and_has_ended_whatever_it_loses(lost: int) -> None:
+async def test_within_ends_a_call_without_an_answer_although_it_swallows_cancellations(lost: int) -> None:
     before = asyncio.all_tasks()
     with pytest.raises(TimeoutError):
         await within(5, wait_through(lost))
@@ -44,7 +47,7 @@ async def test_a_call_without_an_answer_is_given_up_and_has_ended_whatever_it_lo
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
-async def test_a_caller_is_cancelled_whatever_its_call_loses_and_answers(lost: int) -> None:
+async def test_a_caller_of_within_is_cancelled_although_its_call_swallows_cancellations(lost: int) -> None:
     for call in (lose(lost or 1), wait_through(lost)):
         caller = asyncio.create_task(within(60, call))
         await asyncio.sleep(0)
@@ -54,7 +57,7 @@ async def test_a_caller_is_cancelled_whatever_its_call_loses_and_answers(lost: i
         assert caller.cancelled()
 
 
-async def test_tasks_that_fail_at_their_end_end_in_silence() -> None:
+async def test_end_ignores_the_errors_of_cancelled_tasks() -> None:
     async def fail() -> None:
         try:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""An event for later: stored at once with what happened, sent at once, and received at its time."""
+"""An event for later (`deliver_at`): it is stored with its commit, sent at once, and received at its time."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ async def arrived(harness: OutboxHarness) -> list[str]:
     return subjects(await harness.relay_all())
 
 
-async def test_it_is_sent_with_its_commit_and_received_at_its_time_behind_what_was_recorded_later(
+async def test_an_event_for_later_is_received_at_its_time(
     harness: OutboxHarness,
 ):
+    """Events that were recorded after it arrive before it."""
     handled, desk = [], Consumer("desk")
 
     @desk.on(Reminded)
@@ -92,12 +93,12 @@ async def test_it_is_sent_with_its_commit_and_received_at_its_time_behind_what_w
 
 
 @pytest.mark.parametrize("ahead", [timedelta(0), -HOUR], ids=["now", "past"])
-async def test_a_time_that_has_passed_is_at_once(harness: OutboxHarness, ahead: timedelta):
+async def test_an_event_for_a_past_time_is_received_at_once(harness: OutboxHarness, ahead: timedelta):
     await opened(harness.outbox, NOON + ahead)
     assert ["Opened", "Reminded", "Announced"] == await arrived(harness)
 
 
-async def test_what_is_sent_again_is_the_same_message_and_arrives_once(harness: OutboxHarness):
+async def test_an_event_for_later_that_is_sent_twice_arrives_once(harness: OutboxHarness):
     await opened(harness.outbox, LATER)
     harness.fail("send", "lost_answer")
     await harness.relay_all()
@@ -108,7 +109,7 @@ async def test_what_is_sent_again_is_the_same_message_and_arrives_once(harness: 
 
 
 @pytest.mark.parametrize(("released_after", "arrives"), [(timedelta(0), []), (2 * HOUR, ["Reminded"])])
-async def test_a_parked_one_keeps_its_time_when_it_is_edited_and_released(
+async def test_a_parked_event_for_later_keeps_its_time_when_it_is_edited(
     harness: OutboxHarness, released_after: timedelta, arrives: list[str]
 ):
     harness.broker.rejects = lambda message: b"wrong" in message.body
@@ -124,7 +125,7 @@ async def test_a_parked_one_keeps_its_time_when_it_is_edited_and_released(
     assert (LATER, "right") == (last.deliver_at, json.loads(last.body)["text"])
 
 
-async def test_the_later_of_two_that_coalesce_is_the_one_with_its_time(harness: OutboxHarness):
+async def test_the_last_of_two_coalescing_events_for_later_is_kept_with_its_time(harness: OutboxHarness):
     await opened(harness.outbox, LATER, LATER + HOUR)
     await harness.relay_all()
     assert [LATER + HOUR] == [message.deliver_at for message in harness.broker.scheduled]
@@ -172,7 +173,7 @@ async def by_a_thread(outbox: Outbox) -> None:
         pytest.param(by_a_thread, 1, marks=pytest.mark.looptime(False)),
     ],
 )
-async def test_whatever_records_it_may_say_when(
+async def test_every_way_to_record_an_event_takes_a_delivery_time(
     harness: OutboxHarness, record: Callable[[Outbox], Awaitable[None]], later: int
 ):
     await record(harness.outbox)
@@ -190,20 +191,20 @@ async def test_whatever_records_it_may_say_when(
         "2026-01-01T13:00:00Z",
     ],
 )
-def test_what_is_no_time_with_an_offset_is_refused(wrong: Any):
+def test_a_delivery_time_without_a_utc_offset_is_refused(wrong: Any):
     case = Case()
     with pytest.raises(UsageError, match=r"Reminded cannot be delivered at .*datetime.now\(UTC\)"):
         case.record(Reminded(), deliver_at=wrong)
     assert ["Opened"] == [one.action for one in case.events]
 
 
-def test_a_copy_of_an_entity_has_the_times_of_its_events():
+def test_a_copy_of_an_entity_keeps_the_delivery_times_of_its_events():
     case = Case()
     case.record(Reminded(), deliver_at=LATER)
     assert 2 == len(case.model_copy().events), "it was implied by the creation"
 
 
-async def test_the_payload_beside_it_is_there_when_it_arrives(harness: OutboxHarness):
+async def test_the_stored_payload_of_an_event_for_later_exists_when_the_event_arrives(harness: OutboxHarness):
     outbox = Outbox(harness.store, sizes=EventSizes(claim_check=True))
     await opened(outbox, NOON + timedelta(days=400), text="x" * 300_000)
     await harness.relay_all()
@@ -231,7 +232,8 @@ def sent(**meta: Any) -> OutboundMessage:
         (None, None),
     ],
 )
-def test_what_other_programs_store_for_later_is_read_and_what_is_no_time_is_at_once(stored: Any, time: Any):
+def test_a_delivery_time_that_another_program_stored_is_used(stored: Any, time: Any):
+    """An event with an invalid time is sent for at once."""
     message = sent(deliverAt=stored)
     assert time == message.deliver_at
     assert sent().properties == message.properties
@@ -239,7 +241,8 @@ def test_what_other_programs_store_for_later_is_read_and_what_is_no_time_is_at_o
         assert time == as_cloud_event(message, source="/c", mode=mode).deliver_at
 
 
-async def test_its_document_says_when_in_utc_and_lives_as_long_after_that(harness: OutboxHarness):
+async def test_the_document_of_an_event_for_later_has_its_time_in_utc(harness: OutboxHarness):
+    """Its time to live counts from the delivery time."""
     async with harness.outbox.unit_of_work() as uow:
         case = uow.repository(Case).create(Case(id="c"))
         case.record(Reminded(id="r", created_at=EAST), deliver_at=EAST)

@@ -1,4 +1,4 @@
-"""The harness: an outbox, its worker and a topic in memory."""
+"""The harness for tests of applications: an outbox, its worker, a topic and consumers, all in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.orders import OrderPlaced, place
 
 
 @pytest.mark.looptime(False)  # as in a project that has no virtual time
-async def test_one_call_relays_everything_and_returns_what_arrived_in_it():
+async def test_relay_all_returns_the_messages_that_it_relayed():
     harness = OutboxHarness()
     assert [] == await harness.relay_all()
     await place(harness.outbox, "o1")
@@ -27,7 +27,7 @@ async def test_one_call_relays_everything_and_returns_what_arrived_in_it():
     assert [] == await harness.relay_all()
 
 
-async def test_what_the_topic_refuses_is_parked_with_what_follows_until_it_is_released():
+async def test_a_refused_event_parks_its_key_in_the_harness_until_a_release():
     harness = OutboxHarness()
     harness.broker.rejects = lambda message: b'"total":13}' in message.body
     await place(harness.outbox, "bad", total=13)
@@ -44,7 +44,7 @@ async def test_what_the_topic_refuses_is_parked_with_what_follows_until_it_is_re
     assert b'"total":14}' in released[0].body
 
 
-async def test_a_topic_that_stays_down_ends_the_call_and_the_next_one_goes_on():
+async def test_relay_all_raises_stuck_while_the_topic_is_down():
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
     harness.broker.down = True
@@ -54,7 +54,7 @@ async def test_a_topic_that_stays_down_ends_the_call_and_the_next_one_goes_on():
     assert 2 == len(await harness.relay_all())
 
 
-async def test_a_worker_that_is_started_again_begins_with_what_is_stored():
+async def test_a_restarted_harness_continues_from_the_stored_state():
     killed = OutboxHarness()
 
     async def dies(call: Call, proceed):
@@ -93,7 +93,8 @@ def invoicing() -> Consumer:
     return consumer
 
 
-async def test_a_consumer_handles_what_arrived_once_and_parks_what_fails():
+async def test_a_consumer_in_the_harness_handles_each_message_once():
+    """It parks the messages that fail."""
     harness, consumer = OutboxHarness(), invoicing()
     await place(harness.outbox, "o1")
     await place(harness.outbox, "o2", total=-1)
@@ -109,7 +110,7 @@ async def test_a_consumer_handles_what_arrived_once_and_parks_what_fails():
     assert [] == await harness.consume_all(consumer)
 
 
-async def test_a_consumer_that_is_killed_before_it_completes_goes_on_where_it_was():
+async def test_a_consumer_that_was_killed_before_a_settlement_continues_after_a_restart():
     killed, consumer = OutboxHarness(), invoicing()
     await place(killed.outbox, "o1")
     await killed.relay_all()

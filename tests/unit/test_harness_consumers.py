@@ -1,5 +1,5 @@
 """
-A consumer alone in the harness: what it is given without an outbox, what became of each delivery, and the operator's side.
+A consumer in the harness without an outbox: messages that a test delivers, the outcome of each delivery, and what an operator does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def totals(container: MemoryContainer) -> list[int]:
     return [one["data"]["total"] for one in container.documents() if one["type"] == "invoice"]
 
 
-async def test_each_delivery_tells_its_outcome_and_what_it_left():
+async def test_each_delivery_in_the_harness_has_an_outcome():
     harness, consumer = OutboxHarness(), invoicing()
     once = harness.deliver(consumer, OrderPaid(order_id="o1", total=5), key="o1")
     harness.deliver(consumer, once, delivery_count=3)
@@ -43,7 +43,7 @@ async def test_each_delivery_tells_its_outcome_and_what_it_left():
 
 
 @pytest.mark.parametrize("key", [("t1", "ada"), 5, True, "o1"])
-async def test_the_key_of_an_event_is_any_partition_key(key: PartitionKey):
+async def test_deliver_takes_any_partition_key(key: PartitionKey):
     harness, consumer = OutboxHarness(), invoicing(partition_key=lambda message: "o1")
     for total in (1, -1):
         harness.deliver(consumer, OrderPaid(order_id="o1", total=total), key=key)
@@ -54,7 +54,7 @@ async def test_the_key_of_an_event_is_any_partition_key(key: PartitionKey):
     assert (await harness.release(key, consumer, total=2)).handed_back
 
 
-async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
+async def test_a_failed_message_holds_its_key_in_the_harness_until_a_release():
     harness, consumer = OutboxHarness(), invoicing()
     for key, total in (("o1", -1), ("o1", 2)):
         harness.deliver(consumer, OrderPaid(order_id=key, total=total), key=key)
@@ -77,7 +77,8 @@ async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
     assert [4, 1, 2, 3] == totals(harness.container)
 
 
-async def test_what_fails_ends_the_test_with_the_handlers_error_unless_the_test_asks_for_it():
+async def test_consume_all_raises_the_error_of_a_failed_handler():
+    """A test can pass `allow_failures=True`."""
     harness, consumer = OutboxHarness(), invoicing()
     for total in (-1, 2):
         harness.deliver(consumer, OrderPaid(order_id="o1", total=total), key="o1")
@@ -87,7 +88,8 @@ async def test_what_fails_ends_the_test_with_the_handlers_error_unless_the_test_
     assert "tests/support/shop.py" in "".join(traceback.format_exception(told.value))
 
 
-async def test_what_the_topic_refuses_ends_the_test_with_its_reason_unless_the_test_asks_for_it():
+async def test_relay_all_raises_the_reason_of_a_refused_message():
+    """It does not raise if the test asked for the refusal with `fail`."""
     harness = OutboxHarness()
     refusing = True
 
@@ -119,7 +121,7 @@ async def test_what_the_topic_refuses_ends_the_test_with_its_reason_unless_the_t
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["of the harness", "of the consumer"])
-async def test_faults_strike_in_a_container_that_is_the_consumers_own(*, named: bool):
+async def test_faults_also_strike_in_a_container_of_the_consumer(*, named: bool):
     own = MemoryContainer(key_paths="/orderId")
     harness = OutboxHarness(containers={"invoicing": own} if named else {})
     consumer = invoicing(outbox=None if named else Outbox(own))
@@ -130,7 +132,7 @@ async def test_faults_strike_in_a_container_that_is_the_consumers_own(*, named: 
     assert ([1], []) == (totals(own), totals(harness.container))
 
 
-async def test_a_message_that_cannot_be_kept_in_order_is_dead_lettered():
+async def test_a_message_without_an_id_is_dead_lettered_in_the_harness():
     harness, consumer = OutboxHarness(), invoicing()
     harness.deliver(consumer, Message(message_id="", session_id="o1"))
     (refused,) = await harness.consume_all(consumer, allow_failures=True)
@@ -139,7 +141,7 @@ async def test_a_message_that_cannot_be_kept_in_order_is_dead_lettered():
     assert isinstance(refused.settlement, DeadLetter)
 
 
-async def test_a_cloud_event_without_an_id_of_its_message_tells_its_outcomes_too():
+async def test_a_cloud_event_without_a_message_id_has_an_outcome_too():
     harness, consumer = OutboxHarness(), invoicing()
     for total in (5, -1):
         data = OrderPaid(order_id="o1", total=total).payload()
@@ -154,7 +156,7 @@ async def test_a_cloud_event_without_an_id_of_its_message_tells_its_outcomes_too
     assert [5, 1] == totals(harness.container)
 
 
-async def test_a_message_waits_for_a_store_that_is_away_and_takes_effect_once_it_is_back():
+async def test_a_message_waits_in_the_harness_while_the_store_is_unavailable():
     harness, consumer = OutboxHarness(), invoicing()
     harness.deliver(consumer, OrderPaid(order_id="o1"), key="o1")
     harness.fail("commit", "unavailable", times=None)
@@ -167,7 +169,7 @@ async def test_a_message_waits_for_a_store_that_is_away_and_takes_effect_once_it
 
 
 @pytest.mark.looptime(False)
-async def test_a_handler_that_blocks_the_loop_is_named_where_that_leaves_no_progress(
+async def test_the_stuck_error_names_a_handler_that_blocks_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async def block(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
@@ -184,10 +186,11 @@ async def test_a_handler_that_blocks_the_loop_is_named_where_that_leaves_no_prog
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-async def test_a_delayed_message_waits_for_its_time_and_is_parked_after_the_longest_wait(
+async def test_a_message_to_be_tried_later_waits_for_the_clock_of_the_harness(
     sessions: bool,
 ):
-    # A clock that stands: on a busy machine the system's reaches the next attempt by itself.
+    """It is parked after `longest_wait`."""
+    # This clock does not move by itself. With the system's clock, a busy machine could reach the time of the next attempt.
     harness, away = OutboxHarness(clock=Clock(NOON)), [True]
     consumer = Consumer("charges", waits_for=TimeoutError, longest_wait=timedelta(hours=1), attempts=1)
     harness.subscriptions[consumer.name] = Subscribed(MemorySubscription(sessions=sessions))
@@ -220,7 +223,7 @@ async def test_a_delayed_message_waits_for_its_time_and_is_parked_after_the_long
     assert ["o1"] == list(await harness.parked_messages(consumer))
 
 
-async def test_each_waiting_key_is_called_at_its_time_though_the_clock_goes_on():
+async def test_each_waiting_key_is_called_once_although_handlers_advance_the_clock():
     harness, consumer, called = OutboxHarness(), Consumer("charges"), list[str | None]()
 
     @consumer.on(OrderPaid)
@@ -240,7 +243,7 @@ async def test_each_waiting_key_is_called_at_its_time_though_the_clock_goes_on()
     assert sorted(keys) == sorted(map(str, called))
 
 
-async def test_a_subscription_without_sessions_takes_messages_without_one():
+async def test_a_subscription_without_sessions_takes_messages_without_a_session():
     harness, consumer = OutboxHarness(), invoicing(partition_key=lambda message: "o1")
     harness.subscriptions[consumer.name] = Subscribed(MemorySubscription(sessions=False))
     paid = Message(
@@ -252,7 +255,7 @@ async def test_a_subscription_without_sessions_takes_messages_without_one():
     assert {"handled", "repeated"} == {one.outcome for one in await harness.consume_all(consumer)}
 
 
-async def test_messages_of_the_topic_and_of_the_test_reach_a_consumer_that_several_tests_share():
+async def test_several_tests_can_share_one_consumer():
     consumer = invoicing()
     for total in (1, 2):
         harness = OutboxHarness()

@@ -1,4 +1,4 @@
-"""Faults by name on the harness: what the library does about each of them."""
+"""Faults that a test gives to the harness by name: what the library does about each of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("operation", "fault"), HARMLESS)
-async def test_what_passes_changes_nothing_about_what_arrives_and_takes_effect(operation: str, fault: str):
+async def test_a_passing_fault_does_not_change_messages_and_effects(operation: str, fault: str):
     harness, consumer = OutboxHarness(), invoicing()
     harness.fail(operation, fault)
     if operation == "park":
@@ -61,9 +61,7 @@ async def test_what_passes_changes_nothing_about_what_arrives_and_takes_effect(o
     ("fault", "carried_out"),
     [("lost_answer", (1, 1)), ("slow", (0, 1)), ("unavailable", (0, 0)), ("throttled", (0, 0))],
 )
-async def test_a_fault_says_whether_the_call_is_carried_out_and_when(
-    fault: str, carried_out: tuple[int, int]
-):
+async def test_each_fault_decides_whether_its_call_is_carried_out(fault: str, carried_out: tuple[int, int]):
     faults, calls = Faults(), []
 
     async def proceed():
@@ -86,14 +84,14 @@ async def test_a_fault_says_whether_the_call_is_carried_out_and_when(
         ("conflict", Conflict),
     ],
 )
-async def test_what_stays_ends_a_commit_with_its_error(fault: str, error: type[Exception]):
+async def test_a_lasting_fault_ends_a_commit_with_its_error(fault: str, error: type[Exception]):
     harness = OutboxHarness()
     harness.fail("commit", fault, times=None)
     with pytest.raises(error):
         await place(harness.outbox, "o1")
 
 
-async def test_a_worker_that_cannot_write_its_checkpoint_ends_and_the_next_one_goes_on():
+async def test_relay_all_raises_stuck_if_the_checkpoint_cannot_be_written():
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
     harness.fail("lease", "unavailable", times=None, skip=1)  # all but the taking of the lease
@@ -107,7 +105,7 @@ async def test_a_worker_that_cannot_write_its_checkpoint_ends_and_the_next_one_g
     ("operation", "fault"),
     [("lease", "conflict"), ("park", "slow"), ("settle", "lock_lost"), ("feed", "unavailable")],
 )
-async def test_what_stays_ends_a_worker_or_a_consumer_too(operation: str, fault: str):
+async def test_a_lasting_fault_ends_a_worker_or_consumer_with_stuck(operation: str, fault: str):
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
     if operation == "settle":
@@ -133,7 +131,7 @@ class Seat(Entity):
 
 
 @pytest.mark.parametrize(("operation", "fault"), [("commit", "too_large"), ("send", "too_large")])
-async def test_the_key_of_a_fault_is_a_partition_key_at_each_operation(operation: str, fault: str):
+async def test_the_key_of_a_fault_is_a_partition_key(operation: str, fault: str):
     harness = OutboxHarness(container=MemoryContainer(key_paths=["/row", "/number"]))
     harness.fail(operation, fault, key=("a", 1))
     refused = []
@@ -152,7 +150,7 @@ async def test_the_key_of_a_fault_is_a_partition_key_at_each_operation(operation
     harness.faults.require_struck()
 
 
-async def test_a_fault_may_let_calls_pass_and_concern_one_key():
+async def test_a_fault_can_be_limited_to_later_calls_of_one_key():
     harness = OutboxHarness()
     harness.fail("commit", "too_large", skip=1, key="o2")
     await place(harness.outbox, "o1")
@@ -163,7 +161,7 @@ async def test_a_fault_may_let_calls_pass_and_concern_one_key():
             await uow.commit()
 
 
-def test_a_name_that_there_is_not_is_refused_with_those_that_there_are():
+def test_the_error_of_an_unknown_operation_or_fault_lists_the_valid_names():
     harness = OutboxHarness()
     with pytest.raises(ValueError, match=r"no operation 'comit'; there are commit, read"):
         harness.fail("comit", "conflict")
@@ -173,7 +171,7 @@ def test_a_name_that_there_is_not_is_refused_with_those_that_there_are():
         harness.fail("lease", "conflict", key="o1")
 
 
-def test_the_how_to_lists_every_operation_with_its_faults():
+def test_the_how_to_page_lists_every_operation_with_its_faults():
     page = (ROOT / "docs/how-to/test-your-own-code.md").read_text()
     shown = page.partition("| Operation |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:4] for line in shown.splitlines() if line.startswith("| `")]
@@ -184,7 +182,7 @@ def test_the_how_to_lists_every_operation_with_its_faults():
     }
 
 
-async def test_require_struck_names_each_fault_that_struck_no_call():
+async def test_require_struck_names_each_fault_that_never_struck():
     harness = OutboxHarness()
     await place(harness.outbox, "o0")
     harness.fail("commit", "too_large", skip=1)
@@ -201,6 +199,6 @@ async def test_require_struck_names_each_fault_that_struck_no_call():
 
 
 @pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}])
-def test_a_fault_that_could_not_strike_is_refused(wrong: dict[str, Any]):
+def test_a_fault_that_could_never_strike_is_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="`times` is at least 1"):
         OutboxHarness().fail("commit", "conflict", **wrong)

@@ -1,4 +1,4 @@
-"""What Service Bus takes of a message's properties."""
+"""The size limits of Service Bus for the properties of a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def a_message() -> OutboundMessage:
 
 
 @pytest.mark.parametrize("character", ["x", "ж", "猫", "🐈"])
-def test_a_property_is_measured_in_bytes_with_its_name(character: str) -> None:
+def test_the_size_of_a_property_is_that_of_its_name_and_value_in_bytes(character: str) -> None:
     width = len(character.encode())
     longest = character * ((MAX_PROPERTY_BYTES - len("cause")) // width)
     require_properties_that_fit(replace(a_message(), properties={"cause": longest, "sequence": 1}))
@@ -29,7 +29,7 @@ def test_a_property_is_measured_in_bytes_with_its_name(character: str) -> None:
         require_properties_that_fit(replace(a_message(), properties={"cause": longest + character}))
 
 
-def test_all_properties_together_are_measured() -> None:
+def test_the_total_size_of_all_properties_is_limited() -> None:
     third = "x" * (MAX_PROPERTIES_BYTES // 3)
     with pytest.raises(ValueError, match="in all"):
         require_properties_that_fit(replace(a_message(), properties=dict.fromkeys("abc", third)))

@@ -1,4 +1,4 @@
-"""Partition keys: their text, their place in documents, and what is refused."""
+"""Partition keys: their text (the session id), their fields in documents, and which values are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ triples = st.tuples(parts, parts, parts)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two values are one in JSON, whose numbers are 64-bit floats."""
+    """Return whether two values are equal in JSON, where all numbers are 64-bit floats."""
     if isinstance(one, tuple):
         return all(map(same, one, other))
     kinds = [
@@ -59,27 +59,28 @@ def same(one: Any, other: Any) -> bool:
         (("Zoë", ""), '["Zoë",""]'),
     ],
 )
-def test_a_string_is_its_own_text_and_any_other_key_a_compact_list(key: PartitionKey, text: str):
+def test_the_text_of_a_string_key_is_the_string(key: PartitionKey, text: str):
+    """The text of any other key is a compact JSON list."""
     assert text == key_text(key)
 
 
 @given(st.lists(parts, min_size=2, max_size=3).map(tuple))
 @example(("t1", "u1"))
 @settings(max_examples=examples(300, many=5000))
-def test_the_key_of_the_text_of_a_hierarchical_key_is_that_key(key: tuple[KeyPart, ...]):
+def test_the_text_of_a_hierarchical_key_is_parsed_to_the_same_key(key: tuple[KeyPart, ...]):
     assert same(key, key_of_text(key_text(key), levels=len(key)))
 
 
 @given(parts.filter(lambda key: not (isinstance(key, str) and key.startswith("["))))
 @settings(max_examples=examples(300, many=5000))
-def test_the_key_of_the_text_of_a_single_value_is_that_value(key: KeyPart):
+def test_the_text_of_a_single_value_is_parsed_to_the_same_value(key: KeyPart):
     assert same(key, key_of_text(key_text(key)))
 
 
 @pytest.mark.parametrize(
     "text", ["ada", '["t1"]', '["t1","u1","x"]', '["t1",null]', '["t1",[]]', "[" * 100_000, "{}"]
 )
-def test_a_text_that_names_no_key_of_so_many_levels_is_refused(text: str):
+def test_a_text_with_another_number_of_key_levels_is_refused(text: str):
     with pytest.raises(ValueError, match="is no partition key of 2 levels") as caught:
         key_of_text(text, levels=2)
     assert len(str(caught.value)) < 400
@@ -87,7 +88,8 @@ def test_a_text_that_names_no_key_of_so_many_levels_is_refused(text: str):
 
 @given(parts)
 @settings(max_examples=examples(300, many=5000))
-def test_the_text_of_a_single_value_names_that_key_unless_it_is_a_string_that_is_a_list(key: KeyPart):
+def test_the_text_of_a_key_with_one_level_is_parsed_to_the_same_key(key: KeyPart):
+    """The exception is a string that looks like the list of another key, such as "[5]"."""
     named = TENANT.parse(key_text(key))
     assert key_text(key) == key_text(named)
     assert same(key, named) or (isinstance(key, str) and key_text(json.loads(key)[0]) == key)
@@ -98,9 +100,8 @@ def test_the_text_of_a_single_value_names_that_key_unless_it_is_a_string_that_is
 @example(True, 1)
 @example("a", "b")
 @settings(max_examples=examples(300, many=5000))
-def test_two_values_are_two_keys_and_share_a_text_only_where_a_string_spells_the_list(
-    one: KeyPart, other: KeyPart
-):
+def test_two_different_values_are_two_different_keys(one: KeyPart, other: KeyPart):
+    """They have the same text only if one of them is a string that looks like the list of the other."""
     assert same(one, other) == (identity(one) == identity(other))
     if not same(one, other) and key_text(one) == key_text(other):
         assert {True, False} == {isinstance(one, str), isinstance(other, str)}
@@ -109,9 +110,10 @@ def test_two_values_are_two_keys_and_share_a_text_only_where_a_string_spells_the
 @given(
     triples, st.dictionaries(st.sampled_from(["owner", "tenantId", "x"]), st.dictionaries(strings, numbers))
 )
-def test_a_key_that_is_put_into_a_document_is_found_there_and_its_neighbours_stay(
+def test_a_key_that_is_written_into_a_document_is_read_from_it(
     key: tuple[KeyPart, ...], stored: dict[str, Any]
 ):
+    """Other fields of the document stay as they are."""
     before = json.dumps(stored)
     fields = THREE.fields(key, stored)
     assert same(key, THREE.key_of(fields))
@@ -124,7 +126,7 @@ def test_a_key_that_is_put_into_a_document_is_found_there_and_its_neighbours_sta
 @pytest.mark.parametrize(
     "missing", [{}, {"tenantId": None}, {"tenantId": {}}, {"tenantId": ["a"]}, {"tenantId": float("inf")}]
 )
-def test_a_document_without_a_value_on_the_path_has_no_key(missing: dict[str, Any]):
+def test_a_document_without_a_value_at_a_key_path_has_no_key(missing: dict[str, Any]):
     assert None is TENANT.key_of(missing)
     assert None is THREE.key_of({**missing, "owner": {"userId": 1, "of/part": 2}})
     assert None is key_paths_of(["/tenantId/x"]).key_of(missing)
@@ -145,12 +147,12 @@ def test_a_document_without_a_value_on_the_path_has_no_key(missing: dict[str, An
         (("t" * 1000, "u" * 1049, 1), "2048 bytes"),
     ],
 )
-def test_what_is_no_key_of_the_container_is_refused_with_the_reason(bad: object, why: str):
+def test_an_invalid_key_of_a_container_is_refused_with_the_reason(bad: object, why: str):
     assert why in (THREE.problem(bad) or "")
 
 
 @pytest.mark.parametrize("text", ["ada", "[", '["t1","u1"]', '["t1","u1",null]', "null", "[" * 100_000])
-def test_a_text_that_names_no_hierarchical_key_is_refused_with_an_example(text: str):
+def test_the_error_of_an_invalid_key_text_has_an_example(text: str):
     with pytest.raises(ValueError, match="is no partition key") as caught:
         THREE.parse(text)
     assert '["tenantId","userId","of/part"]' in str(caught.value)
@@ -171,6 +173,6 @@ def test_a_text_that_names_no_hierarchical_key_is_refused_with_an_example(text: 
         (["/a//b"], "no path"),
     ],
 )
-def test_a_container_that_cannot_hold_an_entity_beside_its_events_is_refused(paths: list[str], why: str):
+def test_key_paths_that_entities_and_events_cannot_share_are_refused(paths: list[str], why: str):
     with pytest.raises(ValueError, match=why):
         key_paths_of(paths)

@@ -1,4 +1,4 @@
-"""The fixtures that the library gives pytest, in a project with pytest-asyncio and anyio."""
+"""The pytest fixtures of the testing kit, in a project that uses pytest-asyncio and anyio."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TestOwnContainer:
 """
 
 
-def test_fixtures_work_with_asyncio_and_anyio(tmp_path: Path):
+def test_the_fixtures_work_with_pytest_asyncio_and_anyio(tmp_path: Path):
     ran = run(tmp_path, PROJECT)
     assert "5 passed" in ran.stdout, ran.stdout
 
@@ -130,7 +130,7 @@ async def test_beside_other_fixtures(tmp_path, harness, outbox_container):
 """
 
 
-# pytest-xdist sends each report to its controller as plain values, and marshal takes nothing else.
+# pytest-xdist sends each report to its controller with marshal, which only takes plain values.
 AS_XDIST_SENDS_IT = """
 import marshal
 import pytest
@@ -143,14 +143,14 @@ def pytest_runtest_makereport(item):
 """
 
 
-def test_each_run_of_a_crash_point_has_a_container_as_the_projects_fixture_makes_it(tmp_path: Path):
+def test_each_run_of_a_crash_point_uses_the_projects_container_fixture(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(AS_XDIST_SENDS_IT)
     ran = run(tmp_path, CRASHING, "--outbox-crash-points")
     assert "2 passed" in ran.stdout, ran.stdout
     assert "checkpoint#1:after" in ran.stdout, "the report has the points, from whichever process"
 
 
-def test_a_fault_that_struck_no_call_is_an_error_of_a_test_that_else_is_green(tmp_path: Path):
+def test_a_fault_that_never_struck_is_an_error_of_a_passed_test(tmp_path: Path):
     ran = run(tmp_path, UNSTRUCK)
     assert "1 failed, 2 passed, 1 error" in ran.stdout, ran.stdout
     assert "fail('send', 'lost_answer', key='o2') never struck." in ran.stdout

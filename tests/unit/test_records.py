@@ -1,4 +1,4 @@
-"""Hooks hear what happened; what one of them makes of it changes nothing."""
+"""Records and hooks: hooks receive what happened, and an error in a hook does not disturb the work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.event_documents import batch, event
 RECORD = EventDeletion(outcome="deleted", events=1, partition_key="k")
 
 
-def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(caplog: pytest.LogCaptureFixture):
+def test_an_error_of_a_hook_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture):
     heard = []
 
     def failing(record: Record) -> None:
@@ -45,7 +45,7 @@ def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(capl
     assert line.exc_info[0] is ZeroDivisionError
 
 
-def test_a_cancellation_is_no_mistake_of_a_hook():
+def test_a_cancellation_in_a_hook_is_not_logged_as_its_error():
     def cancelled(_: Record) -> None:
         raise asyncio.CancelledError
 
@@ -59,29 +59,29 @@ def broken(_: Record) -> None:
 
 @pytest.fixture
 def a_hook_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """See to it in the end that one did: otherwise the test proves nothing."""
+    """Make a hook fail, and check at the end of the test that it did fail."""
     yield
     assert any(line.getMessage().startswith("hook.failed") for line in caplog.get_records("call"))
 
 
 async def nothing(_: ChangeBatch) -> None:
-    """Have everything sent."""
+    """Handle a page as if all its events were sent."""
 
 
 async def alone() -> tuple[str, ...]:
-    """Say that no other processor reads the container."""
+    """Report that no other processor reads the container."""
     return ()
 
 
 @pytest.mark.usefixtures("a_hook_fails")
-async def test_a_hook_of_the_relay_that_raises_has_nothing_sent_again():
+async def test_an_error_of_a_relay_hook_does_not_make_events_be_sent_again():
     broker = MemoryBroker()
     await Relay(broker.publisher(), notify=broken)(batch(event("k", 1), event("k", 2)))
     assert (2, 0) == (len(broker.accepted), broker.duplicates)
 
 
 @pytest.mark.usefixtures("a_hook_fails")
-async def test_a_hook_of_retention_that_raises_keeps_no_event():
+async def test_an_error_of_a_deletion_hook_does_not_prevent_deletions():
     container = MemoryContainer()
     for number in (1, 2):
         document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
@@ -99,7 +99,7 @@ async def test_a_hook_of_retention_that_raises_keeps_no_event():
 
 
 @pytest.mark.usefixtures("a_hook_fails")
-async def test_a_hook_of_the_processor_that_raises_stops_nothing():
+async def test_an_error_of_a_processor_hook_does_not_stop_the_processor():
     handled = asyncio.Event()
 
     async def handle(_: ChangeBatch) -> None:
@@ -129,7 +129,7 @@ def failing(error: Exception) -> None:
         (MessageUnreadable("no JSON"), None, False),
     ],
 )
-def test_foreign_errors_and_errors_of_handlers_are_logged_with_their_traceback(
+def test_errors_from_outside_of_the_library_are_logged_with_a_traceback(
     error: Exception, handler: str | None, has_traceback: bool, caplog: pytest.LogCaptureFixture
 ):
     with pytest.raises(type(error)):
@@ -145,7 +145,7 @@ def deep(error: Exception, levels: int) -> None:
     raise error
 
 
-def test_an_error_without_a_text_names_the_first_and_last_calls_of_its_traceback():
+def test_an_error_without_a_text_is_logged_with_the_ends_of_its_traceback():
     assert "no text" == error_text(TimeoutError())
     for levels, kept in ((1, 3), (30, 8)):
         with pytest.raises(TimeoutError) as raised:
@@ -157,12 +157,12 @@ def test_an_error_without_a_text_names_the_first_and_last_calls_of_its_traceback
         assert f"no text, from {frames[0]}" == error_text(raised.value)
 
 
-def test_an_error_that_is_a_text_has_no_traceback(caplog: pytest.LogCaptureFixture):
+def test_an_error_given_as_text_has_no_traceback(caplog: pytest.LogCaptureFixture):
     log_hook(KeyParked(lease="l", partition_key="k", event_id="e", reason="r", attempts=1, error="refused"))
     assert [None] == [record.exc_info for record in caplog.records]
 
 
-def test_the_lines_of_a_file_whose_path_has_no_utf8_can_be_stored():
+def test_traceback_lines_of_a_file_with_a_non_utf8_path_can_be_stored():
     with pytest.raises(ZeroDivisionError) as raised:
         exec(compile("1 / 0", "b\udcffd.py", "exec"))  # noqa: S102 - no other file has such a name
     assert "b?d.py:1 in <module>" == frames_of(raised.value)[-1]

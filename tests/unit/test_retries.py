@@ -9,12 +9,12 @@ from cosmos_outbox.retries import Deadline, retry_reads
 
 
 @pytest.mark.parametrize(("deadline", "attempt"), [(0, 0), (1, 0), (1, 2), (-1, -2)])
-def test_times_that_cannot_work_are_refused(deadline: float, attempt: float):
+def test_invalid_retry_times_are_refused(deadline: float, attempt: float):
     with pytest.raises(ConfigurationError):
         RetryOptions(deadline_seconds=deadline, attempt_seconds=attempt)
 
 
-async def test_a_request_is_repeated_while_the_service_is_busy_and_no_longer():
+async def test_a_request_is_repeated_until_the_service_is_no_longer_busy():
     answers: list[Exception | str] = [TooManyRequests(retry_after=1), StoreUnavailable(retry_after=2), "done"]
 
     async def call() -> str:
@@ -33,7 +33,7 @@ async def test_a_request_is_repeated_while_the_service_is_busy_and_no_longer():
     assert ["never asked for"] == answers
 
 
-async def test_a_wait_that_would_end_too_late_is_not_begun():
+async def test_a_retry_that_would_begin_after_the_deadline_is_not_made():
     async def call() -> None:
         raise TooManyRequests(retry_after=60)
 
@@ -43,7 +43,7 @@ async def test_a_wait_that_would_end_too_late_is_not_begun():
     assert began == asyncio.get_running_loop().time()
 
 
-async def test_an_attempt_ends_with_its_own_time_or_with_all_time():
+async def test_an_attempt_ends_at_its_own_timeout_or_at_the_deadline():
     deadline = Deadline(RetryOptions(deadline_seconds=5, attempt_seconds=3))
     began = asyncio.get_running_loop().time()
     for ends in (3, 5, 5):
@@ -52,7 +52,7 @@ async def test_an_attempt_ends_with_its_own_time_or_with_all_time():
         assert ends == pytest.approx(asyncio.get_running_loop().time() - began)
 
 
-async def test_cancelling_is_not_mistaken_for_a_slow_service():
+async def test_a_cancellation_is_not_treated_as_a_timeout():
     deadline = Deadline(RetryOptions())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):

@@ -29,7 +29,7 @@ def document_of(entity: Entity, *, version: int) -> dict[str, Any]:
     return entity_document(entity, entity.stored, version=version, key_fields=key_fields)
 
 
-def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
+def test_the_document_of_an_entity_has_the_documented_shape():
     assert {
         "id": "n",
         "partitionKey": "n",
@@ -40,7 +40,7 @@ def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
     } == document_of(Note(id="n", text="x"), version=7)
 
 
-def test_documents_on_the_default_partition_key_path_are_written_byte_for_byte_as_before():
+def test_documents_with_the_default_partition_key_path_keep_their_bytes():
     note = Note(id="n", text="x")
     written = json.dumps(document_of(note, version=7), separators=(",", ":"))
     assert written == (
@@ -60,7 +60,8 @@ def restored(document: dict[str, Any]) -> Note:
     return Note.restore(document["data"], version=version_of(document), etag='"1"', stored=document)
 
 
-def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added_does_not():
+def test_fields_that_other_programs_added_to_an_entity_are_kept():
+    """System fields of Cosmos DB are not written back."""
     note = restored(
         {
             "id": "n",
@@ -94,7 +95,7 @@ class Subscriber(Entity):
     looked_up: str = Field(default="", exclude=True)
 
 
-def test_a_field_that_an_entity_leaves_out_now_does_not_come_back_from_what_is_stored():
+def test_a_field_that_an_entity_no_longer_writes_is_removed_from_its_document():
     stored = {"data": {"id": "s", "eMail": "x@y", "lookedUp": "by another program"}}
     subscriber = Subscriber.restore(stored["data"], version=1, etag='"1"', stored=stored)
     subscriber.e_mail = None
@@ -107,7 +108,7 @@ class Bag(Entity):
     model_config = ConfigDict(extra="allow")
 
 
-def test_what_an_entity_of_any_fields_drops_does_not_come_back():
+def test_a_field_removed_from_an_entity_with_extra_fields_does_not_come_back():
     stored = {"data": {"id": "b", "kept": 1, "dropped": 2}}
     bag = Bag.restore(stored["data"], version=1, etag='"1"', stored=stored)
     before = _state(bag)
@@ -122,7 +123,7 @@ def _state(entity: Entity) -> bytes | None:
 
 
 @pytest.mark.parametrize("edit", [{"e_mail": None}, {"wants": True}, {"wants": [1]}, {"wants": 2}], ids=str)
-def test_an_entity_with_other_json_than_before_has_another_state(edit: dict[str, object]):
+def test_an_entity_whose_json_changed_has_another_state(edit: dict[str, object]):
     subscriber = Subscriber(id="s", e_mail="x@y", wants=1)
     before = _state(subscriber)
     assert before == _state(subscriber)
@@ -132,7 +133,7 @@ def test_an_entity_with_other_json_than_before_has_another_state(edit: dict[str,
     assert _state(subscriber) != before
 
 
-def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
+def test_the_document_of_an_event_has_the_documented_shape():
     event = NoteChanged(id="e", note_id="n", text="x")
     document = event_document(event, key_fields={"partitionKey": "p"}, meta=META, sequence=2)
 
@@ -161,7 +162,7 @@ def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
     assert "c" == commit_id_of(document)
 
 
-def test_what_is_written_is_read_back():
+def test_a_written_event_is_read_back_unchanged():
     event = NoteChanged(id="e", note_id="n", text="x")
     document = event_document(event, key_fields={"partitionKey": "p"}, meta=META, sequence=2)
     read = stored_event({**document, "_lsn": 12, "_ts": 34, "_etag": '"e"'})
@@ -198,7 +199,7 @@ anything = st.recursive(
         st.sampled_from(["id", "partitionKey", "type", "data", "meta", "ttl", "version"]), anything
     )
 )
-def test_no_foreign_document_is_mistaken_for_an_event(document: dict[str, Any]):
+def test_documents_of_other_kinds_are_not_read_as_events(document: dict[str, Any]):
     assert None is stored_event(document)
     commit_id_of(document)
     assert version_of(document) >= 1
@@ -219,7 +220,7 @@ def is_malformed_event(document: dict[str, Any]) -> bool:
         {"partitionKey": {}},
     ],
 )
-def test_what_calls_itself_an_event_and_cannot_be_told_is_malformed(wrong: dict[str, Any]):
+def test_an_event_document_with_invalid_fields_is_malformed(wrong: dict[str, Any]):
     event = {"id": "e", "partitionKey": "k", "type": "domainEvent", "data": {"action": "a"}}
     assert (False, True) == (is_malformed_event(event), is_malformed_event(event | wrong))
     assert not is_malformed_event({"id": "e", "partitionKey": "k", "type": "domainEvent", "data": {}})

@@ -1,4 +1,6 @@
-"""What `cosmos_outbox_testing` gives to the tests of an application."""
+"""
+The package `cosmos_outbox_testing`: fixed clocks and ids, the comparison of events, and its public names.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def numbered() -> Callable[[], str]:
     return lambda: f"id-{next(numbers)}"
 
 
-async def test_entities_events_and_commits_have_the_ids_and_times_that_a_test_gives():
+async def test_a_test_can_fix_the_ids_and_times_of_entities_events_and_commits():
     with fixed(now=NOON, ids=numbered()):
         async with Outbox(MemoryContainer()).unit_of_work() as uow:
             order = uow.repository(Order).create(Order())
@@ -48,13 +50,13 @@ async def test_entities_events_and_commits_have_the_ids_and_times_that_a_test_gi
     assert Paid(order="o").created_at != NOON
 
 
-def test_a_clock_may_go_on():
+def test_a_fixed_clock_can_be_advanced():
     times = iter([NOON, datetime(2027, 1, 1, tzinfo=UTC)])
     with fixed(now=lambda: next(times)):
         assert [2026, 2027] == [Paid(order="o").created_at.year for _ in range(2)]
 
 
-def test_events_are_alike_that_say_the_same():
+def test_events_with_equal_content_are_alike():
     order = Order(id="o")
     order.pay()
     assert order.events == (like(Paid(order="o")),)
@@ -66,7 +68,7 @@ def test_events_are_alike_that_say_the_same():
     assert "like(Paid(order='o', cents=0))" == repr(like(Paid(order="o")))
 
 
-def test_the_kit_gives_out_what_it_names_and_nothing_else():
+def test_the_kit_exports_exactly_the_names_in_its_all_list():
     assert sorted(testing.__all__, key=lambda name: (not name[0].isupper(), name)) == testing.__all__
     assert [] == [name for name in testing.__all__ if not hasattr(testing, name)]
     with pytest.raises(AttributeError, match="no attribute 'mock'"):

@@ -1,8 +1,8 @@
 """
-Wrong usages of the library, one row for each class of mistake: the error says what it is about, and what to do.
+Wrong usages of the library, one row for each class of mistake: the error says what is wrong, and what to do.
 
-Which values a key, an id, a setting or a container may have is tested where that is decided; exit codes and tables in tests/cli
-and tests/service.
+Other tests cover which values a key, an id, a setting or a container may have. Exit codes and tables are tested in tests/cli and
+tests/service.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ ROWS: list[Any] = []
 
 
 def wrong(error: type[BaseException], *fragments: str) -> Callable[[Usage], Usage]:
-    """Add a row: the error of a usage, which the function's name says, and what its text has to hold."""
+    """
+    Add a row: a function whose name describes the mistake, the error that it raises, and the words that the error's text contains.
+    """
 
     def added(use: Usage) -> Usage:
         ROWS.append(pytest.param(use, error, fragments, id=f"{len(ROWS)} {use.__name__}"))
@@ -108,7 +110,7 @@ async def committed(*entities: Entity, outbox: Outbox | None = None) -> Outbox:
 
 
 async def paid(handler: Callable[..., Any]) -> None:
-    """Commit a payment of which a handler is told."""
+    """Commit a payment, so that a consumer handles its event."""
     outbox, order = an_outbox(), Order(id="o1")
     outbox.on(OrderPaid, handler)
     order.pay(id="e1")
@@ -312,7 +314,7 @@ class _Unshown:
         return 5
 
 
-async def test_work_is_not_asked_for_its_text_where_nothing_is_wrong() -> None:
+async def test_run_does_not_format_its_work_as_text_without_an_error() -> None:
     assert await an_outbox().run(_Unshown()) == 5
 
 
@@ -400,7 +402,7 @@ async def a_partition_key_that_is_a_uuid() -> None:
 
 
 @pytest.mark.parametrize(("use", "error", "fragments"), ROWS)
-async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(
+async def test_the_error_of_a_wrong_usage_says_what_to_do(
     use: Usage, error: type[BaseException], fragments: tuple[str, ...]
 ):
     with pytest.raises(error) as told:
@@ -410,7 +412,7 @@ async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(
         assert fragment in text
 
 
-async def test_what_looks_like_a_mistake_and_is_none_raises_nothing():
+async def test_correct_usages_that_look_like_mistakes_raise_nothing():
     uow, unknown = an_outbox().unit_of_work(), Order(id="o2")  # no block enters it
     order = uow.repository(Order).create(OrderOfHome(id="o1"))  # a subclass
     order.pay()
