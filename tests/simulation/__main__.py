@@ -1,9 +1,9 @@
 """
-`python -m tests.simulation --minutes N`: random scripts for as long as asked; the last line is one JSON object.
+`python -m tests.simulation --minutes N`: play random scripts of faults for N minutes. The last line of output is one JSON object.
 
-By the seed's remainder of three, a run is of a fleet of change feed processors, of relays (two processors on one parked
-store), or of the processes of a consumer. Every run has a seed of its own, which is printed with the script of a violation;
-`--seed S` plays that run alone.
+There are three kinds of runs, and the remainder of the seed divided by three chooses one: change feed processors that share leases,
+relays (two processors on one parked store), or the processes of a consumer. If a run violates an invariant, its script and seed are
+printed. `--seed S` plays this run alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.relay_script import random_relay_script
 
 
 def run_once(seed: int) -> tuple[int, str | None]:
-    """Play the script of a seed; return its length, and what went wrong."""
+    """Play the script of a seed. Return the length of the script, and the violation if there was one."""
     random.seed(seed)  # jitter and back-off draw from the module's generator
     length, shown, playing = _drawn(seed)
     loop = looptime.new_event_loop()
@@ -59,7 +59,7 @@ def _listed(ranges: int, script: list[Step]) -> str:
 
 
 def main() -> int:
-    """Run from the command line."""
+    """Run the simulation from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
     parser.add_argument("--seed", type=int, help="play this one run and no other")

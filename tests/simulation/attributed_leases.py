@@ -1,4 +1,7 @@
-"""AttributedLeases: the lease container as one actor uses it, so that each write is known by its writer."""
+"""
+AttributedLeases: the lease container as one actor (a worker, an operator or a .NET processor) uses it, so that the invariants know who
+sent each write.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.simulation.invariants import Invariants
 
 
 class AttributedLeases:
-    """The lease container as one actor uses it, with the invariants checked at each write."""
+    """The lease container as one actor uses it. Each write is checked against the invariants."""
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class AttributedLeases:
     async def read(self, document_id: str, partition_key: str) -> Document:
         return await self._store.read(document_id, partition_key)
 
-    # Nothing runs between the store's write and what follows it here: the invariants see each state as it was.
+    # No other task runs between a write of the store and the check after it, so the invariants see the state of that moment.
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         created = await self._store.create(document)

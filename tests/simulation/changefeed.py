@@ -1,8 +1,9 @@
 """
-A fleet of change feed processors in memory, and a script of faults; `Invariants` holds the invariants that no fault may break.
+A simulation of change feed processors in memory, with a script of faults. The class `Invariants` has the invariants that no fault may
+break.
 
-The handler stands for a relay to a broker with duplicate detection: it takes a moment for each change, and the first
-copy of a change counts.
+The handler stands for a relay to a broker with duplicate detection: it takes a moment for each change, and only the first copy of a
+change counts.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a script; what `a` and `b` mean depends on the kind, and every value means something."""
+    """One step of a script. The meaning of `a` and `b` depends on the kind, and every value is valid."""
 
     kind: str
     a: int
@@ -56,14 +57,16 @@ class Step:
 
 
 class Violation(AssertionError):
-    """An invariant did not hold."""
+    """Raised when an invariant does not hold."""
 
 
 class Simulation:
     """
+    A run of several workers, perhaps with a .NET neighbour, on one container and its leases.
+
     Args:
-        ranges: physical partitions at the start; there never are more than twice as many, or than 8.
-        workers: the most that run at once.
+        ranges: the number of physical partitions at the start. Splits make at most twice as many, or eight if that is more.
+        workers: the largest number of workers that run at once.
     """
 
     def __init__(self, *, ranges: int, workers: int = WORKERS) -> None:
@@ -85,10 +88,10 @@ class Simulation:
         self._written: dict[str, int] = defaultdict(int)
         self._names = 0
         self._hot: FeedRange | None = None
-        # Whether a step raised every LSN by LEAP, and whether a failover then lost all that came after this leap
+        # `_leapt`: a step raised every LSN by LEAP. `_lost`: after that, a failover lost all changes since this leap.
         self._leapt = self._lost = False
         self._before_leap = 0
-        # Leases that some worker said lie ahead of their ranges
+        # Leases that a worker reported as ahead of their ranges
         self._told_ahead: set[str] = set()
 
     async def _named(self) -> str:
@@ -102,14 +105,14 @@ class Simulation:
 
     async def play(self, script: Sequence[Step]) -> None:
         """
-        Play a script, heal everything, and check that all changes arrive.
+        Play a script, end all faults, and check that all changes arrive.
 
         Raises:
             Violation: an invariant did not hold.
         """
         with freezable(asyncio.get_running_loop()):
             try:
-                # Else a run that hangs is never seen
+                # Without a timeout, a run that hangs would never be noticed.
                 async with asyncio.timeout(timedelta(days=1).total_seconds()):
                     for step in script:
                         await self._bury()
@@ -180,7 +183,8 @@ class Simulation:
                 await self._set_ahead(step.b)
             case "leap" if not self._leapt:
                 self._leapt = True
-                # Positions may be there, though the newest document of a partition is older: no LSN falls below it.
+                # A lease may already be at this LSN, although the newest document of its partition is older. So no
+                # partition may fall below it.
                 self._before_leap = max(partition.lsn for partition in self.container._partitions)
                 for partition in self.container._partitions:
                     partition.lsn += LEAP
@@ -234,7 +238,7 @@ class Simulation:
             self.container.split(partitions[number % len(partitions)])
 
     def _partitions(self) -> list[str]:
-        # Without a turn of the loop, in which they might split
+        # This method does not await, because a partition might split meanwhile.
         return [partition.id for partition in self.container._partitions]
 
     async def _split_again(self, child: Lease) -> None:
@@ -245,13 +249,15 @@ class Simulation:
             self.container.split(overlapping.id)
 
     async def _touch(self, number: int) -> None:
-        """Write a lease without changing it, as a .NET processor or an operator's tool might."""
+        """Write a lease without a change, as a .NET processor or an operator's tool may do."""
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
             await self._rewrite(found[number % len(found)])
 
     async def _set_ahead(self, number: int) -> None:
-        """Set a lease far ahead of its range, as an operator does who edits the wrong one."""
+        """
+        Set the position of a lease far ahead of its range, as an operator does who edits the wrong lease.
+        """
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
             lease = from_document(found[number % len(found)])
@@ -261,7 +267,7 @@ class Simulation:
                 await self._operator.replace(ahead.raw, etag=lease.etag or "")
 
     def _lose(self) -> None:
-        """Have the account fail over to a region that knows nothing of what came since the leap."""
+        """Let the account fail over to a region that has none of the changes since the leap."""
         self._lost = True
         self.invariants.goes_astray(EVERY_KEY)
         for partition in self.container._partitions:
@@ -277,7 +283,7 @@ class Simulation:
             await self._operator.replace(current, etag=current["_etag"])
 
     async def _recreate(self, ranges: int) -> None:
-        """Delete the container and create it again; what was not handled is gone with it."""
+        """Delete the container and create it again. Changes that were not handled are lost with it."""
         await self._stop_neighbour(clean=False)
         self._created_times += 1
         self.container.recreate(ranges=ranges)
@@ -287,7 +293,8 @@ class Simulation:
 
     def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
         """
-        Start a process; not `renamed`, it takes the name of the one that was killed before, as a StatefulSet's pod does.
+        Start a process. Without `renamed`, it takes the name of the process that was killed before it, as the pod of a
+        StatefulSet does.
         """
         self._names += renamed
         instance = f"{name}-{self._names}" if renamed else name
@@ -356,7 +363,8 @@ class Simulation:
 
     async def _bury(self) -> None:
         """
-        Forget workers that died, and those that were refused while they started: the one end of its own that is right.
+        Remove workers that died. Also remove workers that ended because they were denied access at their start, the only reason
+        for which a worker may end by itself.
         """
         for name, worker in list(self.workers.items()):
             if worker.dead:
@@ -398,7 +406,10 @@ class Simulation:
         self._check()
 
     async def _missing_beside_the_hot(self) -> list[str]:
-        """Return what did not arrive of the ranges that are not throttled, where one is."""
+        """
+        Return the keys with changes that did not arrive, without the keys of the throttled range. Return none if no range is
+        throttled.
+        """
         if self._hot is None:
             return []
         return [
@@ -410,7 +421,9 @@ class Simulation:
         ]
 
     async def _ahead_in_silence(self) -> list[str]:
-        """Return the leases that lie ahead of their ranges and are not halted, or that no worker reported."""
+        """
+        Return the leases that are ahead of their ranges and not halted, and the halted ones that no worker reported.
+        """
         await self._stop_neighbour(clean=True)  # it knows nothing of such leases
         newest = {partition.range: partition.lsn for partition in self.container._partitions}
         silent = []
@@ -424,7 +437,10 @@ class Simulation:
         return silent
 
     async def _reset(self) -> None:
-        """Do what the alarm says: stop all workers, have all leases begin again, and start one."""
+        """
+        Do what the alarm about leases ahead of their ranges advises: stop all workers, reset all leases to the beginning, and
+        start one worker.
+        """
         for name, worker in list(self.workers.items()):
             worker.processor.stop()
             await asyncio.wait({worker.task}, timeout=40)
@@ -442,7 +458,8 @@ class Simulation:
 
     async def _missing(self) -> list[object]:
         """
-        Return what is not yet as it has to be: changes that did not arrive, leases that overlap or name what is gone.
+        Return everything that is not yet in its final state: changes that did not arrive, leases that overlap, and leases of
+        partitions that no longer exist.
         """
         late = [key for key, count in self._written.items() if self.invariants.arrived[key] < count]
         partitions = set(self._partitions())
@@ -459,7 +476,7 @@ class Simulation:
 
 
 def random_script(source: random.Random) -> tuple[int, list[Step]]:
-    """Return a number of ranges and a script."""
+    """Return a random number of ranges and a random script."""
     steps = [
         Step(source.choice(KINDS), source.randrange(8), source.randrange(30))
         for _ in range(source.randrange(5, 60))

@@ -1,13 +1,17 @@
 """
-Several processes of one consumer, zombies and operators on one subscription, one container and one parked store, under a
-script of crashes, lost locks, outages, repeated messages, and of handlers that fail, hang, ignore cancellation, roll back or ask for a
+A simulation of one consumer: several processes on one subscription, one container and one parked store, with zombies (processes that lost
+their session and go on) and operators.
+
+A script adds crashes, lost locks, outages and repeated messages. Its handlers fail, hang, ignore cancellation, roll back, or ask for a
 later time.
 
-Checked when it happens: a batch holds one effect, its event and its entry in the inbox (I1); a handler begins only when all
-messages before it are settled (I2); a completed message took effect or is in the parked store, and only the policy
-dead-letters (I3); only what failed is parked (I4). At the end: keys without a failure are through although others are stuck
-(I4); once an operator released all that is parked, each message that was not dropped or dead-lettered took effect once, in
-the order of its session (I1, I2), and nothing waits anywhere.
+Checked at once: a batch holds one effect, its event and its inbox record (I1). A handler begins only when all earlier messages of the
+session are settled (I2). A completed message took effect or is in the parked store, and only the policy of the consumer dead-letters a
+message (I3). Only a failed message is parked (I4).
+
+Checked at the end: all keys without a failure were handled, although others are stuck (I4). After an operator has released all parked
+keys, each message that was not dropped or dead-lettered took effect once, in the order of its session (I1, I2), and no message waits
+anywhere.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ SUBJECT = "OrderPaid"
 
 
 class Act(StrEnum):
-    """What an operator does to every parked key."""
+    """The actions of an operator, each of which is done to every parked key."""
 
     RELEASE = "release"
     TWICE = "release twice at once"
@@ -67,7 +71,7 @@ class Act(StrEnum):
 
 
 class Habit(StrEnum):
-    """What a handler does with one message, each time or the first times."""
+    """How a handler behaves with one message, each time or the first few times."""
 
     FAILS = "it raises"
     HANGS = "it never returns"
@@ -86,7 +90,7 @@ Faults = Mapping[Port, tuple[Fault | None, ...]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """
-    One run of the consumer: it is asked to stop, or killed, after a while, or dies earlier with a request.
+    One process of the consumer. After a while it is asked to stop or is killed, unless one of its requests kills it before.
     """
 
     starts_at: float
@@ -98,7 +102,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A person who looks after the parked keys once, and whose program may be killed."""
+    """A person who handles the parked keys once. The operator's program may be killed."""
 
     starts_at: float
     lives_for: float
@@ -110,17 +114,18 @@ class Operator:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """
-    What is delivered and when, how handlers behave, what fails, and who acts.
+    The messages and when they are delivered, how handlers behave, which faults happen, and which processes and operators run.
 
-    deliveries: repeated ones too.
-    habits: of the handler with a message, and how often; -1 for until `heals_at`, or until an operator mends the payload.
+    deliveries: the messages with their times, including repeated ones.
+    habits: how the handler behaves with a message, and how often; -1 means until `heals_at`, or until an operator corrects the
+    payload.
     longest_wait: for how long a message may be tried later, in seconds.
     fails_all: from when to when every handler fails.
     asks_all: from when to when every handler asks for a later time.
-    broken: from when to when the client of the parked store raises an error that no code foresees.
-    away: from when to when a port answers nothing; the broker's is that of sessions.
-    stores_away: from when to when the store of a key answers nothing.
-    quiet: keys of which each message takes effect `within` so many seconds, whatever others have to wait for.
+    broken: from when to when the client of the parked store raises an unexpected error.
+    away: from when to when a port does not answer; Port.SESSION stands for the broker.
+    stores_away: from when to when the store of a key does not answer.
+    quiet: keys whose messages must take effect within `within` seconds, even if other keys have to wait.
     """
 
     on_failure: OnFailure = OnFailure.PARK
@@ -144,17 +149,17 @@ class Script:
 
     @property
     def gives_up_for(self) -> tuple[str, ...]:
-        """Return the errors that a message may be given up for."""
+        """Return the names of the errors for which a message may be given up."""
         return (*_REASONS, *([TryLater.__name__] if self.longest_wait < _SHORT else []))
 
     @property
     def ends_asking(self) -> bool:
-        """Say whether something ends the requests for a later time of a handler that would go on for ever."""
+        """Return whether a handler that always asks for a later time stops doing so at some time."""
         return self.longest_wait < _SHORT or self.heals_at < 1e9
 
     @property
     def expected(self) -> dict[str, list[str]]:
-        """Return the ids of the messages of each key, in order."""
+        """Return the ids of the messages of each key, in the order of delivery."""
         ids: dict[str, dict[str, None]] = defaultdict(dict)
         for _, message in self.deliveries:
             ids[str(message.session_id)][message.message_id] = None
@@ -170,7 +175,9 @@ class InvoiceIssued(DomainEvent):
 
 
 class Invoice(Entity):
-    """An effect; its id does not tell the message, so only the inbox prevents a second one."""
+    """
+    An effect of a message. Its id is not derived from the message, so only the inbox prevents a second effect.
+    """
 
     of: str
     key: str
@@ -181,11 +188,11 @@ class Invoice(Entity):
 
 
 class HandlerFailed(Exception):
-    """What a handler raises as the script says."""
+    """The error that a handler raises when the script tells it to fail."""
 
 
 class Ledger(MemoryContainer):
-    """The container of the effects, which notes each batch as it is applied."""
+    """The container of the effects. It reports each batch to the simulation as the batch is applied."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(now=simulation.now)
@@ -203,7 +210,7 @@ class Ledger(MemoryContainer):
 
 
 class Counted(Passing):
-    """The parked store, which notes for what keys are parked."""
+    """The parked store. It reports each parked key to the simulation."""
 
     def __init__(self, simulation: Simulation, store: ParkedStore) -> None:
         super().__init__(store)
@@ -218,7 +225,7 @@ class Counted(Passing):
 
 
 class Breaking(Counted):
-    """The same, through a client that breaks as the script says."""
+    """The parked store with a client that raises unexpected errors at the times in the script."""
 
     async def call(
         self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]
@@ -230,7 +237,7 @@ class Breaking(Counted):
 
 
 class Simulation:
-    """One run of a script; mutations replace single parts."""
+    """One run of a script. Subclasses replace single parts to plant a mistake."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -246,7 +253,7 @@ class Simulation:
         self.container = Ledger(self)
         self.parked = MemoryParked(now=self.now)
 
-    # the parts that a mutation may replace
+    # Parts of the simulation that a planted mistake may replace
 
     def receives(self, program: Program) -> Receiver:
         return program.subscription(self.subscription)
@@ -418,7 +425,8 @@ class Simulation:
 
     async def _release(self, keys: ParkedKeys, key: str) -> Released:
         released = await keys.release(key)
-        # Another writer may be first more often than a message has attempts: an operator releases the key again.
+        # Another writer may win more often than a message has attempts. Then the release stops, and an operator has
+        # to release the key again.
         may_stop = (*_REASONS, PreconditionFailed.__name__, TryLater.__name__)
         if released.failure is not None and released.failure.reason not in may_stop:
             self.violations.append(f"a release of {key} stops at {released.failure}")
@@ -431,7 +439,7 @@ class Simulation:
         return await keys.release(key, edited={"state": MENDED}, event_id=first.event_id)
 
     async def _drain(self) -> None:
-        """Have one process handle what waits, without any fault."""
+        """Let one process without faults handle all waiting messages."""
         program = Program()
         processor = self._processor(program)
         running = asyncio.ensure_future(program.run(processor.run(), lives_for=3600))
@@ -454,7 +462,7 @@ class Simulation:
         if begins <= self.now() < ends:
             raise StoreUnavailable(f"the store of {key} is away")
 
-    # what is noted, and checked at once
+    # Events of the run, which are noted and checked at once
 
     def batch_is_applied(self, documents: Collection[Document]) -> None:
         effects = [one for one in documents if one["type"] == "invoice"]
@@ -479,7 +487,8 @@ class Simulation:
     def _check_turn(self, message: Message) -> None:
         of_key = [one for one in self.subscription.waiting if one.session_id == message.session_id]
         numbers = {one.sequence_number for one in of_key}
-        # Of a key that was parked, an operator may have released it before its completion was confirmed.
+        # A release may also handle a message, before the broker confirmed its completion. So keys that were parked
+        # are left out here.
         tried_by_release = message.session_id in self._troubled
         if (
             message.sequence_number in numbers
@@ -508,7 +517,7 @@ class Simulation:
         return {message.message_id for message, _, _ in self.subscription.dead_letters}
 
     def _hear(self, record: Record) -> None:
-        # A program that dies is a cancellation that no caller asked for
+        # A CancelledError is allowed: it means that the program died during the call.
         if isinstance(record, MessageFailed) and not isinstance(record.error, asyncio.CancelledError | None):
             self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
         if isinstance(record, MessageGivenUp):
@@ -520,7 +529,7 @@ class Simulation:
                     f"{record.message_id} has not failed, and is given up: {record.error!r}"
                 )
 
-    # what is checked at the end
+    # Checks at the end of the run
 
     def _check_that_no_other_key_stands(self) -> None:
         for key, ids in self.script.expected.items():
@@ -581,7 +590,7 @@ _OPTIONS = SessionOptions(
     max_handling=timedelta(seconds=300),
     backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
 )
-# Why a message may be given up
+# The errors for which a message may be given up
 _REASONS = (
     HandlerFailed.__name__,
     HandlerTimeout.__name__,
@@ -591,5 +600,5 @@ _REASONS = (
 
 
 def body(state: str = "") -> bytes:
-    """Return the body of a message."""
+    """Return the body of a message with this content."""
     return json.dumps({"state": state}).encode()

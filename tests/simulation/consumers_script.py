@@ -1,4 +1,4 @@
-"""A random script for the processes of a consumer, all of it drawn from one seed, or by Hypothesis."""
+"""Random scripts for the processes of a consumer. Each script is drawn from one seed, or by Hypothesis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(14))
 
 @dataclass(slots=True)
 class _Producer:
-    """The messages of one key."""
+    """Creates the messages of one key."""
 
     key: str
     count: int = 0
@@ -35,7 +35,9 @@ class _Producer:
 
 
 def random_consumers_script(chance: Random) -> Script:
-    """Return a script; in some there are many keys, so that a failure of all handlers meets them."""
+    """
+    Return a random script. Some scripts have many keys, so that many keys are affected when all handlers fail.
+    """
     many = chance.randrange(5) == 0
     keys = _MANY if many else _FEW
     on_failure = chance.choice((OnFailure.PARK, OnFailure.PARK, OnFailure.PARK, OnFailure.DEAD_LETTER))
@@ -76,7 +78,8 @@ def random_consumers_script(chance: Random) -> Script:
 
 def stores_away_script(chance: Random) -> Script:
     """
-    Return a script in which the stores of many keys are away, or their handlers ask for a later time, and messages of others come later.
+    Return a script in which the stores of many keys are away, or their handlers ask for a later time. Messages of other keys come
+    later, and must not wait for them.
     """
     away = [f"w{number}" for number in range(chance.randint(7, 14))]
     waiting = [(round(chance.uniform(0, 20), 1), _Producer(key).next()) for key in away]
@@ -87,14 +90,16 @@ def stores_away_script(chance: Random) -> Script:
         heals_at=150.0,
         stores_away={} if asks else dict.fromkeys(away, (0.0, 150.0)),
         quiet=_FEW,
-        # Behind an open circuit a message waits for its turn to try
+        # While the circuit is open, a message waits for its turn to be tried, so it may take longer.
         within=30.0 if asks else 12.0,
         processes=(Process(starts_at=0.0, lives_for=200.0, killed=False, seconds=0.05, faults={}),),
     )
 
 
 def busy_script(chance: Random) -> Script:
-    """Return a script in which as many keys as there are slots, or more, always have their next message at hand."""
+    """
+    Return a script in which at least as many keys as there are slots always have a next message waiting.
+    """
     busy = [f"h{number}" for number in range(chance.randint(SLOTS, 4 * SLOTS))]
     each = chance.choice((0.5, 1.0, 3.0))
     turns = (len(busy) + len(_FEW)) / SLOTS * max(1.0, each)  # how long it takes until each key had one
@@ -120,14 +125,14 @@ def _backlog(key: str, count: int) -> list[Message]:
 
 
 def _quiet(chance: Random, when: range, *, each: int) -> list[tuple[float, Message]]:
-    """Return so many messages of each quiet key, in turn."""
+    """Return this many messages of each quiet key, in turn."""
     producers = [_Producer(key) for key in _FEW]
     times = sorted(chance.sample(when, each * len(_FEW)))
     return [(float(at), producers[number % len(_FEW)].next()) for number, at in enumerate(times)]
 
 
 def any_script(chance: Random) -> Script:
-    """Return a script of any kind, most often one of faults."""
+    """Return a script of a random kind, most often a script of faults."""
     return chance.choice((*(6 * [random_consumers_script]), stores_away_script, busy_script))(chance)
 
 

@@ -1,8 +1,9 @@
 """
-A neighbour that behaves as the .NET change feed processor does: robs live leases at once, renews, ignores handover requests.
+A simulated .NET change feed processor that shares the leases: it takes live leases by force, renews its own, and ignores handover
+requests.
 
-It judges expiry by the owner's `timestamp` and its own clock, so where clocks differ it takes leases that are renewed in
-time, or leaves dead ones for longer. That costs duplicates, never changes.
+It judges expiry by the owner's `timestamp` and its own clock. With clocks that differ, it takes leases that are renewed in time, or
+leaves expired ones alone for longer. This causes duplicates, but loses no change.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0
 
 
 class DotNetNeighbour:
-    """One host of a .NET fleet on the same leases."""
+    """One .NET host that works on the same leases."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class DotNetNeighbour:
             await asyncio.gather(*self._work.values(), return_exceptions=True)
 
     async def release(self) -> None:
-        """Give up every lease, as StopAsync does after the work ended."""
+        """Give up every lease, as StopAsync does at its end."""
         listing = await self._leases.list(f"{self._prefix}..")
         for lease in map(from_document, listing.documents):
             if lease.owner == self.name:
@@ -118,7 +119,8 @@ class DotNetNeighbour:
 
     async def _split(self, lease: Lease) -> None:
         """
-        As PartitionSynchronizerCore: children of a version 0 lease are whole ranges, even where they are wider than it.
+        Create the children of a lease as PartitionSynchronizerCore does: the children of a version 0 lease are whole ranges, even
+        if these are wider than the lease.
         """
         assert lease.range
         overlapping = [r for r in await self._container.physical_ranges() if r.overlaps(lease.range)]

@@ -1,4 +1,4 @@
-"""The network between one worker and the services, with faults that can be switched on."""
+"""The network between one worker and the services, with faults that a script switches on and off."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _unexecuted() -> OutboxError:
     return StoreUnavailable(applied=False)
 
 
-# What the adapters make of a status; after 500 and 408 it is unknown whether the request was executed.
+# The error into which the adapters translate each status. After 500 and 408 it is unknown whether the request was executed.
 REFUSALS: dict[int, Callable[[], OutboxError]] = {
     429: lambda: TooManyRequests(retry_after=0.5),
     449: _unexecuted,
@@ -37,7 +37,7 @@ REFUSALS: dict[int, Callable[[], OutboxError]] = {
     410: RangeGone,
 }
 
-# What is not true: that a document is gone, where one is named, and that a range is, where the feed is read.
+# A simulated 404 or 410 is not true, because the document or range exists. Only these operations can get such an answer.
 UNTRUE = {404: ("read", "replace", "delete"), 410: ("read_page", "physical_ranges", "partition_id")}
 
 
@@ -46,13 +46,18 @@ OF_ONE_RANGE = ("read_page", "partition_id")
 
 class Link:
     """
-    Every call of a worker to one service goes through here; what was sent is executed, whatever becomes of the worker.
+    The connection of one worker to one service. A call that was sent is executed, even if the worker dies or stops waiting.
 
-    dead: the process is gone, nothing leaves it. down: nothing reaches the service. lose: so many answers are lost
-    after the service executed the call. refused: so many calls are refused with a status, `executed` or not. slow, late:
-    seconds before the call is executed, and from then to its answer; beyond the read timeout the worker gives up on it.
-    hot: says which ranges are throttled, for every worker. nonsense: so many pages are no answer that a program foresees. raced: so many writes find that another program wrote a moment before. doomed: so many half calls from now `die` is called, where
-    the first half of a call ends when it leaves the process.
+    dead: the process is gone, so no call leaves it.
+    down: no call reaches the service.
+    lose: the number of answers that are lost after the service executed the call.
+    refused: the number of calls that are refused with `status`; `executed` says whether the service executes them.
+    slow, late: the seconds before a call is executed, and from then to its answer. After the read timeout the worker gives up the
+    call.
+    hot: returns whether a range is throttled, for every worker.
+    nonsense: the number of pages whose read raises an unexpected error.
+    raced: the number of writes before which another program writes the same document.
+    doomed: the number of half calls until `die` is called; the first half of a call ends when the call leaves the process.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class Link:
             executed = asyncio.get_running_loop().create_task(
                 self._execute(operation, args, kwargs), context=_SERVICE_SIDE.copy()
             )
-            # Retrieved, if no task awaits it.
+            # This retrieves the task's exception, because asyncio would log it if no task awaits the result.
             executed.add_done_callback(lambda task: task.cancelled() or task.exception())
             await self._unless_dead()
             try:

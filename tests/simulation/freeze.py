@@ -1,6 +1,7 @@
 """
-Freezing one worker of several on one loop: nothing of it runs, not even its timers, while time goes on. As SIGSTOP does, where the
-loop's clock goes on too, or as a machine that is asleep, where it stands still.
+Freeze one of several workers that share an event loop: none of its callbacks and timers run while time goes on.
+
+A freeze stands for SIGSTOP, where the clock of the worker's loop goes on, or for a machine that is asleep, where that clock stands still.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any
 
 
 class Freeze:
-    """What one worker's callbacks check before they run; those held back run, in order, after `thaw`."""
+    """
+    The state of one worker's freeze. The worker's callbacks check it before they run. While it is frozen they are held back, and
+    `thaw` runs them in order.
+    """
 
     def __init__(self) -> None:
         self.frozen = False
@@ -41,16 +45,14 @@ FREEZE: ContextVar[Freeze | None] = ContextVar("FREEZE", default=None)
 
 
 def service_time() -> float:
-    """Return the time on the service's clock, which goes on while a worker's machine is asleep."""
+    """Return the time on the service's clock, which also goes on while a worker's machine sleeps."""
     freeze = FREEZE.get()
     return asyncio.get_running_loop().time() + (freeze.slept if freeze else 0.0)
 
 
 @contextmanager
 def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:  # noqa: C901 - three methods of one loop
-    """
-    Have the loop hold back every callback whose context belongs to a frozen worker, for as long as the block lasts.
-    """
+    """Make the loop hold back the callbacks of frozen workers until the end of the block."""
     call_soon, call_at, time = loop.call_soon, loop.call_at, loop.time
 
     def guarded(when: float | None, callback: Any, args: Any, context: Any) -> Any:

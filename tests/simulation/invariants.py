@@ -1,9 +1,10 @@
 """
-The invariants: sees every write of a lease as it is executed and every change as it arrives, and says what must not be.
+The invariants of the change feed simulation. They see every write of a lease when it is executed, and every change when it arrives, and
+report violations.
 
-Who may do what with a lease, and what our own workers owe each other whatever a foreign program does. A foreign program is a
-.NET processor or an operator: where one takes a lease from a worker of ours, that worker alone is excused, and only until
-the trust that it had at that moment ends.
+They say which writes of a lease are allowed, and what our own workers must do whatever a foreign program does. A foreign program is a
+.NET processor or an operator. If it takes a lease from one of our workers, only this worker may break an invariant, and only until its
+trust in the lease ends.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ SIGNATURE, WISH = "handover.owner", "handover.wanted-by"  # the names of the for
 
 class Invariants:
     """
+    The invariants of one run. `violations` has the text of each violation.
+
     Args:
-        container: the monitored container as it is now.
-        prefix: what the ids of its leases start with.
-        now: the service's clock, in seconds.
+        container: returns the monitored container.
+        prefix: returns the prefix of the ids of its leases.
+        now: returns the time on the service's clock, in seconds.
     """
 
     def __init__(
@@ -47,23 +50,23 @@ class Invariants:
         self._container, self._prefix, self._now = container, prefix, now
         self.violations: list[str] = []
         self.leases: dict[str, Lease] = {}
-        # Per key: numbers 0..n-1 have arrived, in order
+        # For each key, the number of changes that have arrived in order: the changes 0 to n-1
         self.arrived: dict[str, int] = defaultdict(int)
-        # Per owner and lease: the LSN its handler returned with
+        # For each owner and lease, the LSN of the last page that its handler finished
         self._handled: dict[tuple[str, str], int] = {}
-        # Per tenure: last page, and its last LSN
+        # For each tenure, the last page and the last LSN in it
         self._pages: dict[tuple[str, str, int], tuple[int, int]] = {}
-        # By its owner, which may not know it yet: the answer is on its way
+        # Leases that their owner released. The owner may not know it yet, because the answer is still on its way.
         self._given_up: set[tuple[str, str]] = set()
-        # By a foreign program, from one of ours: when
+        # Leases that a foreign program took from one of our workers, with the time
         self._robbed: dict[tuple[str, str], float] = {}
-        # A foreign program made two leases of it
+        # Ranges for which a foreign program created a second lease
         self._doubled: list[FeedRange] = []
-        # By a creation that was so late that another worker had its range: there are two leases of it for a while
+        # Ranges with two leases for a while, because one lease was created so late that another worker already had the range
         self._late: list[FeedRange] = []
-        # Where a position was set ahead of the feed, or the feed fell back behind positions: it may go back from there
+        # Ranges in which positions may go back: a position was set ahead of the feed, or the feed lost changes behind a position
         self._astray: list[FeedRange] = []
-        # By a foreign program
+        # Leases that a foreign program deleted
         self._removed: list[Lease] = []
 
     def violated(self, what: str) -> None:
@@ -71,7 +74,8 @@ class Invariants:
 
     def goes_astray(self, feed_range: FeedRange) -> None:
         """
-        Excuse positions of a range from now on: none of them means that its changes were handled. What arrives is still due.
+        Ignore positions in this range from now on: they no longer show that changes were handled. The changes themselves still
+        have to arrive.
         """
         self._astray.append(feed_range)
 
@@ -90,7 +94,8 @@ class Invariants:
 
     def page_begins(self, owner: str, batch: ChangeBatch) -> None:
         """
-        Within one tenure pages come in order: the same again after a failure, or the next, which starts behind it.
+        Check that pages come in order within a tenure: either the same page again after a failure, or the next one, which starts
+        after it.
         """
         lease, page, first = batch.lease, batch.page, batch.documents[0]["_lsn"]
         if (owner, lease) in self._given_up:
@@ -106,12 +111,15 @@ class Invariants:
     def page_is_done(self, owner: str, batch: ChangeBatch) -> None:
         self._handled[owner, batch.lease] = batch.documents[-1]["_lsn"]
 
-    # who trusts what
+    # Checks of which worker trusts which lease
 
     def check_trust(self, trusted: list[tuple[str, Lease, float]]) -> None:
         """
+        Check that no two workers trust leases with common keys.
+
         Args:
-            trusted: of workers that live, the leases they trust, and until when on the loop's clock.
+            trusted: the leases that living workers trust, each with the worker's name and the time until which it trusts the
+            lease.
         """
         honest = []
         for owner, lease, until in trusted:
@@ -127,9 +135,7 @@ class Invariants:
                 self.violated(f"{owner} and {other_owner} both trust {lease.id} / {other.id}")
 
     def overlapping(self) -> list[tuple[str, str]]:
-        """
-        Return the pairs of leases of the container that hold the same keys, for which no foreign program is to blame.
-        """
+        """Return the pairs of current leases with common keys that no foreign program caused."""
         leases = [lease for lease in self.leases.values() if self._current(lease)]
         return [
             (lease.id, other.id)
@@ -138,7 +144,9 @@ class Invariants:
         ]
 
     def misnamed(self, partitions: Collection[str]) -> list[str]:
-        """Return the version 0 leases that name no partition: .NET and KEDA could not read on from them."""
+        """
+        Return the version 0 leases whose token is no partition. .NET and KEDA could not read such a lease.
+        """
         leases = [lease for lease in self.leases.values() if self._current(lease) and lease.version == 0]
         return [lease.id for lease in leases if lease.token not in partitions]
 
@@ -149,7 +157,7 @@ class Invariants:
         excused = (*self._doubled, *also_excused)
         return common is not None and not any(doubled.contains(common) for doubled in excused)
 
-    # what is written
+    # Checks of writes to leases
 
     def is_written(self, actor: str, before: Lease | None, after: Lease | None) -> None:
         if before is not None:
@@ -205,7 +213,8 @@ class Invariants:
         parents = [other for other in others if _within(lease, other)]
         own = [parent for parent in parents if parent.owner == actor]
         follows = lease.continuation in [parent.continuation for parent in own]
-        # Its creator may have taken meanwhile the lease that was created in its parent's place.
+        # A foreign program may have deleted the parent. Then another worker created a lease in its place, and this
+        # creator may own that lease now.
         orphan = not follows and self._is_orphan(actor, lease)
         held = [
             common for o in others if (orphan or o not in own) and (common := _common(lease.range, o.range))
@@ -218,12 +227,12 @@ class Invariants:
         if lease.owner is not None:
             self.violated(f"{actor} creates {lease.id} with an owner")
         if not own:
-            # It was missing when its creator listed the leases, which may be long ago: where its range is held by others by now, its first
-            # owner replaces it by nothing, or by a lease of the part that replaces the others; `overlapping` waits for that.
+            # The creator listed the leases some time ago, and this lease was missing then. If other leases hold its range by now,
+            # its first owner deletes it, or replaces it together with the others. `overlapping` waits for that.
             self._late += held
             return
-        # Of several that hold it, since one of them was created that late, it is the child of one.
-        # A position that an operator set, and no owner reached, excuses it.
+        # If the actor owns several leases of the range, because one was created late, this lease is the child of one of them.
+        # A position that an operator set, and that no owner reached, is no violation.
         if not follows and not any(self.is_astray(parent.range) for parent in own):
             reached = " and ".join(str(parent.continuation) for parent in own)
             self.violated(f"{lease.id} starts at {lease.continuation}, its parent is at {reached}")
@@ -233,7 +242,7 @@ class Invariants:
 
     def _skip(self, lease: Lease, others: Sequence[Lease]) -> None:
         """
-        Expect no more what a foreign program's lease skips of keys that no lease held: the position is that of other keys.
+        Do not expect the changes that a foreign program's new lease skips: its position comes from a lease of other keys.
         """
         skipped = lease.range.without([o.range for o in others if o.range]) if lease.range else ()
         for change in self._changes():
@@ -245,10 +254,10 @@ class Invariants:
 
     def _is_orphan(self, actor: str, lease: Lease) -> bool:
         """
-        Return whether a foreign program deleted the lease that this one is a child of, while its creation was on its way.
+        Return whether a foreign program deleted the parent of this lease while the creation of this lease was on its way.
 
-        Others may have created leases of the range since. It is unknown which of two that name a partition is ahead, so
-        our processor keeps both, each read to its end: changes come twice, and none is lost.
+        Other workers may have created leases of the range since. Our processor cannot know which of two leases that name a
+        partition is further, so it keeps both and reads each to its end. Changes come twice, and none is lost.
         """
         robbed_of = [removed for removed in self._removed if (actor, removed.id) in self._robbed]
         return any(removed.id != lease.id and _within(lease, removed) for removed in robbed_of)
@@ -265,7 +274,7 @@ class Invariants:
             for other in self.leases.values()
             if other.range and self._same_container(other, lease)
         ]
-        # A child that a foreign program deleted before its parent was deleted counts as there: our worker did create it.
+        # A child that a foreign program deleted before the parent was deleted counts as existing, because our worker did create it.
         left += [
             child.range
             for child in self._removed
@@ -275,7 +284,8 @@ class Invariants:
             self.violated(f"{actor} deletes {lease.id} before all of its children are there")
 
     def _changes(self) -> Iterator[Document]:
-        # Not `documents()`: its copies of all, at each write of a lease, took a third of a run.
+        # `documents()` would copy all documents at each write of a lease, which took a third of a run's time. So this
+        # reads the partitions directly.
         for partition in self._container()._partitions:
             yield from partition.documents.values()
 
@@ -286,7 +296,8 @@ class Invariants:
 
     def _left_to_another_lease(self, change: Document) -> bool:
         """
-        Return whether a foreign program made two leases of one range, so that one skips what the other, which is behind, still has.
+        Return whether one lease may skip this change: a foreign program created two leases of its range, and the other lease,
+        which is further behind, still has to deliver the change.
         """
         hashed = effective_partition_key(change["partitionKey"])
         return any(_holds(common, hashed) for common in self._doubled) and any(
@@ -322,7 +333,7 @@ class Invariants:
 
 def _pairs(things: Iterable[T], *, key: Callable[[T], FeedRange | None]) -> Iterator[tuple[T, T]]:
     """
-    Return the pairs whose ranges may overlap; with a hundred ranges, trying all would take most of a run.
+    Return the pairs whose ranges may overlap. Trying all pairs of a hundred ranges would take most of a run's time.
     """
     ranged = sorted(
         ((found, thing) for thing in things if (found := key(thing))), key=lambda pair: pair[0].min

@@ -1,7 +1,8 @@
 """
-The trace of one parked key, for simulations of relays and of consumers: what its queue went through, and what releases do.
+The trace of one parked key, for the simulations of relays and of consumers: what happened to its queue of held events, and what releases
+did.
 
-A trace names the change that a write made to the parked store. It does not ask which program sent the write.
+A trace names the change that a write made to the parked store. It does not check which program sent the write.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ is_late: ContextVar[bool] = ContextVar("is_late", default=False)
 
 
 class KeyTrace:
-    """The trace of one key; `version` is that of its partition in the model."""
+    """The trace of one key. `version` is the version of its partition in the TLA+ model."""
 
     def __init__(self, count: int) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -51,7 +52,7 @@ class KeyTrace:
         return self._seen.get(acting.get(), 0)
 
     def changed(self, writes: Sequence[Write], result: CommitResult, after: Partition) -> None:
-        """Hear of a batch that was applied."""
+        """Add the lines for a batch that was applied."""
         before, self._partition = self._partition, after
         place = next((place for place, write in enumerate(writes) if write.id == KEY_ID), None)
         appended = [number for number, at in after.held.items() if before.held.get(number) != at]
@@ -83,7 +84,9 @@ class KeyTrace:
         *,
         by_holder: bool,
     ) -> CommitResult:
-        """Commit, and say what changed, or that a holder proved with it that the key is not parked."""
+        """
+        Commit, and add what changed to the trace. A refused delete shows that a holder has proved that the key is not parked.
+        """
         try:
             result = await commit
         except NotFound:
@@ -119,7 +122,7 @@ class KeyTrace:
 
 
 class Partition:
-    """What the parked store has of one key; events by their numbers, in the order of the queue."""
+    """The documents of one key in the parked store, with the events by number in the order of the queue."""
 
     def __init__(self, documents: Sequence[Document], number: Callable[[str], int]) -> None:
         self.key = next((one for one in documents if one["id"] == KEY_ID), None)
@@ -131,7 +134,7 @@ class Partition:
 
 
 def traced_send(send: Send, place: Callable[[ParkedEvent], tuple[KeyTrace, int]]) -> Send:
-    """Return what sends the events of a release, and says so in the trace of their key."""
+    """Return a function that sends the events of a release and adds this to the trace of their key."""
 
     async def traced(
         held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
@@ -151,7 +154,7 @@ def traced_send(send: Send, place: Callable[[ParkedEvent], tuple[KeyTrace, int]]
 
 
 class TracedKeys(ParkedKeys):
-    """What an operator does, each release under a name of its own."""
+    """The operator's actions. Each release acts under a name of its own in the trace."""
 
     def __init__(self, run: Any, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

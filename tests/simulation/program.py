@@ -1,5 +1,6 @@
 """
-One program and its ways to the ports: requests of it are lost, refused, late or answered into nothing, and it may die with any.
+One simulated program and its connections to the ports: its requests are lost, refused, late, or executed without an answer, and the
+program may die at any request.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ LATE_SECONDS = 4.0
 
 
 class Port(StrEnum):
-    """A kind of requests, each of which takes the next fault of its list."""
+    """
+    A kind of request. Each kind has its own list of faults, and each request takes the next fault of the list.
+    """
 
     SESSION = "accept, receive, renew, close"
     SETTLE = "settle"
@@ -39,7 +42,7 @@ class Port(StrEnum):
 
 
 class Fault(StrEnum):
-    """What goes wrong with one request."""
+    """The ways in which a request can go wrong."""
 
     DIES_BEFORE = "the program dies, and the request never leaves"
     DIES_AFTER = "the program dies, and the request is carried out"
@@ -52,12 +55,12 @@ class Fault(StrEnum):
 
 class Program:
     """
-    What dies at once, wherever it is.
+    A program that can die at any moment, with all its tasks.
 
     Args:
-        seconds: how long a request takes, there and back.
-        faults: of each port, in order; after them all goes well.
-        away: says whether a port's other side answers nothing now.
+        seconds: how long a request takes on its way, in each direction.
+        faults: the faults of each port, in order. After them no request fails.
+        away: returns whether the other side of a port does not answer now.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Program:
         self.dead = False
 
     async def run(self, work: Awaitable[object], lives_for: float) -> None:
-        """Run until the work ends or the program dies, which it does after this time at the latest."""
+        """Run the program until its work ends or it dies. It dies after `lives_for` seconds at the latest."""
         self._running = asyncio.ensure_future(work)
         await asyncio.wait({self._running}, timeout=lives_for)
         self.die()
@@ -82,7 +85,7 @@ class Program:
             raise error
 
     def die(self) -> None:
-        """End at once: what the program does while it is cancelled reaches no port."""
+        """End the program at once. No request that it makes while it is cancelled reaches a port."""
         self.dead = True
         if self._running is not None:
             self._running.cancel()
@@ -90,7 +93,7 @@ class Program:
     async def request(
         self, port: Port, call: Callable[[], Awaitable[ResultT]], *, changes: bool = False
     ) -> ResultT:
-        """Make a request; one that changes something is not called back by a cancellation."""
+        """Make a request. A request that changes something is executed even if its sender is cancelled."""
         if self.dead:
             raise asyncio.CancelledError
         faults = self._faults.get(port)
@@ -119,7 +122,7 @@ class Program:
         self.die()
         raise asyncio.CancelledError
 
-    # The ports, as this program sees them
+    # The ports with this program's faults
 
     def store(self, container: MemoryContainer) -> Container:
         return Container(self, container)
@@ -132,7 +135,7 @@ class Program:
 
 
 class Container:
-    """The Store of a program."""
+    """The Store through which a program reads and commits."""
 
     def __init__(self, program: Program, container: MemoryContainer) -> None:
         self._program, self._container = program, container
@@ -159,7 +162,7 @@ class Container:
 
 
 class Parked(Passing):
-    """The ParkedStore of a program."""
+    """The ParkedStore that a program uses."""
 
     def __init__(self, program: Program, store: ParkedStore) -> None:
         super().__init__(store)
@@ -172,19 +175,19 @@ class Parked(Passing):
 
 
 class Receiver:
-    """The Subscription of a program."""
+    """The Subscription from which a program receives."""
 
     def __init__(self, program: Program, subscription: MemorySubscription) -> None:
         self._program, self._subscription = program, subscription
 
     async def accept(self, wait_seconds: float) -> Held | None:
-        # A cancelled call keeps no lock, unless the program dies
+        # A cancelled `accept` gives its lock back, unless the program died.
         session = await self._program.request(Port.SESSION, lambda: self._subscription.accept(wait_seconds))
         return None if session is None else Held(self._program, session)
 
 
 class Held:
-    """The Session of a program."""
+    """The Session that a program holds."""
 
     def __init__(self, program: Program, session: MemorySession) -> None:
         self._program, self.session = program, session

@@ -1,11 +1,14 @@
 """
-Two processors, each with relays, zombies and operators on a topic of its own, and one parked store for both, under a
-script of crashes, faults, stale reads, and of topics that refuse everything for a while.
+A simulation of two processors that share one parked store, each with relays, zombies (relays that lost their lease and go on) and
+operators on a topic of its own.
 
-Checked of each processor: at every checkpoint, each event behind it is in its topic or in its part of the parked store
-(G2); at the end, once an operator released all that is parked, its topic has each event that was not dropped, first copies
-sent in commit order (G3), every third one for later and at its time, and nothing is held that no list of parked keys names. A
-topic that refuses everything parks no more than a handful of keys.
+A script adds crashes, faults, stale reads, and topics that refuse everything for a while.
+
+Checked for each processor at every checkpoint: each event before it is in the topic or in the processor's part of the parked store (G2).
+
+Checked at the end, after an operator has released all parked keys: the topic has each event that was not dropped, first copies in commit
+order (G3), and every third event, which is for later, at its time. The parked store has no events of a key that is not listed as parked.
+A topic that refuses everything caused only a few parked keys.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Act(StrEnum):
-    """What an operator does to every parked key."""
+    """The actions of an operator, each of which is done to every parked key."""
 
     LOOK = "look"
     RELEASE = "release"
@@ -61,7 +64,7 @@ class Act(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """
-    One tenure of the lease: it begins at the checkpoint, perhaps while the last owner still works, and may be killed.
+    One tenure of the lease. It begins at the checkpoint, perhaps while the last owner still works, and may be killed.
     """
 
     starts_at: float
@@ -74,7 +77,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator who looks after the parked keys once, and may be killed."""
+    """An operator who handles the parked keys once, and may be killed."""
 
     starts_at: float
     lives_for: float
@@ -86,10 +89,10 @@ class Operator:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """
-    What is committed and when, what the brokers refuse and until when, and who acts.
+    The committed events and when they come, what the brokers refuse and until when, and which owners and operators act.
 
-    rejected: by the first topic; `rejected_too`: by the second.
-    chokes: events on which both topics fail with an unclear answer.
+    rejected: the events that the first topic rejects; `rejected_too`: those that the second topic rejects.
+    chokes: events on which both topics fail with an unclear error.
     refuses_all: from when to when the first topic refuses everything.
     """
 
@@ -108,9 +111,9 @@ class Script:
 @dataclass(slots=True)
 class Processor:
     """
-    One processor: its topic, and what its lease says.
+    One processor: its topic, and the checkpoint and notes of its lease.
 
-    newest: the tenure that may write the lease; those before it lost it, whether they know or not.
+    newest: the tenure that may write the lease. Earlier tenures lost it, whether they know it or not.
     """
 
     name: str
@@ -137,7 +140,7 @@ def _for_later(document: Document) -> Document:
 
 
 class Simulation:
-    """One run of a script; mutations replace single parts."""
+    """One run of a script. Subclasses replace single parts to plant a mistake."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -159,7 +162,7 @@ class Simulation:
         self.violations: list[str] = []
         self._tenures = itertools.count(1)
 
-    # the parts that a mutation, or a tracer, may replace
+    # Parts of the simulation that a planted mistake or a tracer may replace
 
     def session(self, link: Link) -> ParkedStore:
         return Session(self.service, link)
@@ -186,10 +189,12 @@ class Simulation:
         return Relay(publisher, **options)
 
     def took(self, processor: Processor, tenure: int) -> None:
-        """Hear that a tenure of the lease begins."""
+        """Called when a tenure of the lease begins. A tracer overrides it."""
 
     def save(self, processor: Processor, tenure: int, *, checkpoint: int, notes: Notes) -> None:
-        """Write the lease: the checkpoint and the notes at once, by the owner that has it and no other."""
+        """
+        Write the checkpoint and the notes of the lease in one write, which only its current owner may do.
+        """
         if processor.newest == tenure:
             processor.checkpoint, processor.notes = checkpoint, notes.text
 
@@ -288,7 +293,8 @@ class Simulation:
 
     async def _park_refused(self, processor: Processor, page: ChangeBatch) -> None:
         """
-        Do what `TopicRefusesAll` asks for: where its good keys were parked too, a page has nothing that the topic takes.
+        Park the keys of the refused events of a page by hand, as the error `TopicRefusesAll` advises. Without this, a page whose
+        other keys are parked already has no event that the topic accepts, so its lease would stay halted.
         """
         keys = self.operator(processor, self.session(Link()))
         refused = self.script.rejected | self.script.rejected_too
@@ -380,10 +386,10 @@ async def _until_handled(
     relay: Relay, page: ChangeBatch, *, halted: Callable[[ChangeBatch], Awaitable[None]] | None
 ) -> None:
     """
-    Hand the page over until it is handled, as the processor does.
+    Repeat a page until it is handled, as the processor does.
 
     Args:
-        halted: what the operator does about a lease that waits for one. None if there is no operator.
+        halted: called when the lease halts and waits for an operator. None if there is no operator.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A random script for the relays of two processors, all of it drawn from one seed."""
+"""Random scripts for the relays of two processors. Each script is drawn from one seed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(25))
 
 def random_relay_script(chance: Random) -> Script:
     """
-    Return a script; in every third one there are many keys, so that a topic that refuses everything meets them.
+    Return a random script. Every third one has many keys, so that many keys are affected when a topic refuses everything.
 
-    Of many keys, the topic may refuse most for good: a parking storm.
+    In half of the scripts with many keys, the topic refuses most keys for good: a parking storm.
     """
     committed: dict[str, list[str]] = defaultdict(list)
     keys = _MANY if chance.random() < 1 / 3 else _FEW
@@ -47,13 +47,14 @@ def random_relay_script(chance: Random) -> Script:
         operators=tuple(_operator(chance) for _ in range(chance.randint(0, 3))),
         committed=dict(committed),
     )
-    # Drawn last, so that the scripts of older seeds stay what they were
+    # This is drawn last, so that it does not change the scripts of the other seeds.
     return _storm(chance, script) if keys is _MANY and chance.random() < 1 / 2 else script
 
 
 def _storm(chance: Random, script: Script) -> Script:
     """
-    Return the script with most keys poisoned; each page has an event that the topic takes, or no worker would believe it.
+    Return the script with most keys refused for good. Each page keeps an event that the topic accepts, because otherwise the worker
+    would blame the topic and park no key.
     """
     calm = [event("calm", number) for number in range(len(script.pages))]
     pages = zip(script.pages, calm, strict=True)

@@ -1,5 +1,6 @@
 """
-The simulation of consumers notices a mistake in each part of the protocol, in one of its first random scripts.
+The simulation of consumers notices planted mistakes: for each part of the protocol, one of the first random scripts or a story violates a
+guarantee.
 """
 
 from __future__ import annotations
@@ -178,7 +179,9 @@ class OutagesAreFailures(Simulation):
 
 
 def planted(*lines: tuple[Any, str, str, str]) -> type[Simulation]:
-    """Return the simulation of a library in which lines of functions read otherwise."""
+    """
+    Return a simulation in which functions of the library have other lines, compiled from their changed source.
+    """
 
     class Planted(Simulation):
         async def play(self) -> None:
@@ -247,7 +250,7 @@ MISTAKES = {
 
 
 def told(number: int) -> Message:
-    """Return message b/`number`."""
+    """Return the message b/`number`."""
     return Message(message_id=f"b/{number}", session_id="b", subject=SUBJECT, body=body())
 
 
@@ -262,18 +265,18 @@ def process(starts_at: float = 0.0, lives_for: float = 60.0, **faults: Any) -> P
 
 
 FAILS = {"b/1": (Habit.FAILS, -1)}
-# The process that parked the key stops; its successor receives the next message.
+# Story: the process that parked the key stops, and its successor receives the next message.
 SUCCESSOR = Script(
     deliveries=((0.0, told(1)), (8.0, told(2))), habits=FAILS, processes=(process(0, 5), process(6))
 )
-# An operator releases the key while a process holds its session, then the next message comes.
+# Story: an operator releases the key while a process holds its session, and then the next message comes.
 RELEASED = Script(
     deliveries=((0.0, told(1)), (0.3, told(2)), (0.72, told(3))),
     habits=FAILS,
     processes=(process(),),
     operators=(Operator(starts_at=0.4, lives_for=60.0, act=Act.EDIT, seconds=0.01, faults={}),),
 )
-# The container is away for a while.
+# Story: the container is unavailable for a while.
 OUTAGE = Script(
     deliveries=((0.0, told(1)), (0.0, told(2))),
     attempts=1,
@@ -286,7 +289,7 @@ ONCE = Script(
     processes=(process(),),
 )
 UNCONFIRMED = Script(deliveries=((0.0, told(1)), (0.0, told(2))), processes=(process(SETTLE=(Fault.LOST,)),))
-# For mistakes that random scripts show too seldom for this test: a story in which each of them does.
+# Random scripts show these mistakes too rarely, so each has a story in which it violates a guarantee.
 STORIES = {
     HeldWithoutChecking: RELEASED,
     ParkedKeyIsNotLookedUp: SUCCESSOR,
@@ -297,7 +300,9 @@ STORIES = {
 
 
 def violated(kind: type[Simulation], seed: int) -> bool:
-    """Say whether the story of a mistake, or else the script of a seed, shows a violation."""
+    """
+    Return whether the story of a mistake, or the script of a seed if it has none, ends with a violation.
+    """
     random.seed(seed)  # jitter and back-off draw from the module's generator
     script = STORIES.get(kind) or random_consumers_script(random.Random(seed))
 
@@ -313,11 +318,11 @@ def violated(kind: type[Simulation], seed: int) -> bool:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_consumer_with_this_mistake_breaks_a_guarantee(mistake: str) -> None:
+def test_a_consumer_with_a_planted_mistake_violates_a_guarantee(mistake: str) -> None:
     kind = MISTAKES[mistake]
     assert any(violated(kind, seed) for seed in range(1 if kind in STORIES else BUDGET))
 
 
 @pytest.mark.parametrize("script", {id(script): script for script in STORIES.values()}.values())
-async def test_the_stories_end_well_without_a_mistake(script: Script) -> None:
+async def test_the_stories_end_without_a_violation_if_no_mistake_is_planted(script: Script) -> None:
     await Simulation(script).play()

@@ -1,4 +1,4 @@
-"""I1 to I5 for any script of a consumer's processes, as Hypothesis draws and shrinks them."""
+"""I1 to I5 for any script of a consumer's processes, which Hypothesis draws and shrinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes 
 
 @settings(max_examples=examples(40, many=600), suppress_health_check=list(HealthCheck), deadline=None)
 @given(chance=st.randoms(use_true_random=False))
-async def test_no_script_loses_doubles_or_reorders_an_effect(chance: Random) -> None:
+async def test_any_script_keeps_the_guarantees_of_a_consumer(chance: Random) -> None:
     script = random_consumers_script(chance)
     note(pformat(script))
     await Simulation(script).play()
@@ -28,7 +28,7 @@ async def test_no_script_loses_doubles_or_reorders_an_effect(chance: Random) -> 
 @pytest.mark.parametrize("scripted", [stores_away_script, busy_script])
 @settings(max_examples=examples(10, many=100), suppress_health_check=list(HealthCheck), deadline=None)
 @given(chance=st.randoms(use_true_random=False))
-async def test_keys_that_wait_or_are_busy_keep_no_other_from_being_handled(
+async def test_waiting_and_busy_keys_do_not_keep_other_keys_from_being_handled(
     scripted: Callable[[Random], Script], chance: Random
 ) -> None:
     script = scripted(chance)

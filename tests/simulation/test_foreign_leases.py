@@ -1,5 +1,6 @@
 """
-What a foreign program or a slow line breaks is no fault of our workers: stories in which neither loses a change.
+Stories in which a foreign program or a slow network damages leases. This is no fault of our workers, so the invariants report no
+violation, and no change is lost.
 """
 
 from __future__ import annotations
@@ -92,6 +93,6 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("seed", "ranges", "story"), STORIES.values(), ids=STORIES.keys())
-async def test_what_others_broke_violates_nothing(seed: int, ranges: int, story: str):
+async def test_damage_by_a_foreign_program_is_not_reported_as_a_violation(seed: int, ranges: int, story: str):
     random.seed(seed)
     await Simulation(ranges=ranges).play(script(story))

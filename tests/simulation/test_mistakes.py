@@ -1,6 +1,6 @@
 """
-Each invariant of the simulation notices the mistake that it is there for: one line of the processor is planted wrong, and
-a short story goes badly.
+Each invariant of the change feed simulation notices a planted mistake: a line of the processor is replaced by a wrong one, and a short
+story then violates the invariant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
     """
-    A line of a function, what stands there instead, the story in which it shows, and what is said of it.
+    A line of a function, the line that replaces it, the story in which this shows, and the text of the violation.
     """
 
     owner: Any
@@ -44,7 +44,7 @@ class Mistake:
     said: str
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Compile the function anew with its line replaced, in its own module."""
+        """Compile the function with its line replaced, and put it into its module."""
         function = getattr(self.owner, self.name)
         source = textwrap.dedent(inspect.getsource(function))
         if self.right not in source:  # no AssertionError: that is how a mistake is noticed
@@ -64,13 +64,13 @@ LOAD = "write 0 5, write 3 5, "
 TWO = "start 0 0, wait 0 2, start 1 0, wait 0 3, wait 0 3, "
 CUT_OFF = "cut-leases 0 0, " + 16 * (LOAD + "wait 0 1, wait 0 1, ")
 
-# A worker dies between the children and the deletion of their parent, and the range becomes one again.
+# Story: a worker dies after it created the children and before it deleted the parent. Then the range is merged again.
 CUT_SHORT = (
     "start 0 0, wait 0 2, merge 0 0, wait 0 3, split 0 0, wait 0 2, split 0 0, doom 0 7, wait 0 2, merge 0 0, "
     "start 1 0, start 2 0, wait 0 4, "
 ) + 6 * (LOAD + "wait 0 2, ")
 
-# An account falls over to a region that lacks the newest changes.
+# Story: the account fails over to a region that does not have the newest changes.
 ASTRAY = "start 0 0, leap 0 0, " + LOAD + "wait 0 3, lose 0 0, " + LOAD + "wait 0 3"
 
 MISTAKES = {
@@ -204,13 +204,13 @@ def script(story: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-async def test_the_story_ends_well_without_the_mistake(mistake: Mistake):
+async def test_a_story_ends_without_a_violation_if_no_mistake_is_planted(mistake: Mistake):
     random.seed(1)
     await Simulation(ranges=mistake.ranges).play(script(mistake.story))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-async def test_a_processor_with_this_mistake_breaks_an_invariant(
+async def test_a_processor_with_a_planted_mistake_violates_an_invariant(
     mistake: Mistake, monkeypatch: pytest.MonkeyPatch
 ):
     mistake.plant(monkeypatch)

@@ -1,4 +1,4 @@
-"""G2 and G3 with a quarantine lane, for any script."""
+"""G2 and G3 of a relay that parks keys, for any script of faults, which Hypothesis draws."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def scripts(draw: st.DrawFn) -> Script:
 
 @settings(max_examples=examples(60, many=300), suppress_health_check=list(HealthCheck), deadline=None)
 @given(script=scripts())
-async def test_no_script_loses_an_event_or_breaks_the_order_of_a_key(script: Script) -> None:
+async def test_any_script_keeps_every_event_and_the_order_of_its_key(script: Script) -> None:
     await Simulation(script).play()

@@ -1,5 +1,5 @@
 """
-The simulation of parking notices a mistake in each part of the protocol: every one of these breaks a guarantee.
+The simulation of relays and parking notices planted mistakes: for each part of the protocol, a story violates a guarantee.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class NewOwnerKnowsNothing(Simulation):
 
 
 class NamesAreSavedBehindTheCheckpoint(Simulation):
-    """As in a program that writes the names by a request of its own, which its death cuts off."""
+    """
+    A planted mistake: the names of parked keys are written to the lease by a request of their own, after the checkpoint. The death of
+    the program cuts this request off.
+    """
 
     late: Notes | None = None
 
@@ -185,7 +188,7 @@ def tale(
     rejected: str = "b/1",
     **more: Any,
 ) -> Script:
-    """b/1 is rejected for good, and nine events come one after another."""
+    """Return a script in which b/1 is rejected for good, and nine events come one after another."""
     numbers = [(0.0, [0]), (1.0, [1, 2]), (2.0, [3]), (3.0, [4, 5]), (12.45, [6]), (12.65, [7]), (12.85, [8])]
     return Script(
         pages=tuple((at, tuple(event("b", number) for number in found)) for at, found in numbers),
@@ -223,7 +226,10 @@ def operator(starts_at: float, act: Act, link: Link) -> Operator:
 
 
 def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault | None, ...] = ()) -> Script:
-    """One owner parks the key; the next one holds b/3 … b/5; an operator mends b/1 and releases at 4 s."""
+    """
+    Return a script in which one owner parks the key and the next one holds b/3 to b/5. At 4 s an operator corrects b/1 and releases
+    the key.
+    """
     return tale(
         owners=(
             owner(0, 0, 1.5, FAST),
@@ -234,8 +240,8 @@ def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault 
     )
 
 
-# The operator's line is slow: the release takes the last event off the key's queue just before 8 s, and deletes the key just after. In
-# between the relay holds b/3.
+# Story: the operator's network is slow. The release takes the last event off the key's queue just before 8 s, and deletes the key
+# just after 8 s. Between these two writes, the relay holds b/3.
 LATE = Script(
     pages=tuple((at, (event("b", number),)) for number, at in enumerate((0.0, 1.0, 2.0, 8.0))),
     rejected=frozenset({"b/1"}),
@@ -245,12 +251,12 @@ LATE = Script(
     operators=(operator(4.5, Act.EDIT, Link(seconds=0.35)),),
     committed={"b": [f"b/{number}" for number in range(4)]},
 )
-# Both processors run all the time, and only the first one's topic refuses b/1.
+# Story: both processors run all the time, and only the topic of the first one refuses b/1.
 TWO_PROCESSORS = tale(
     owners=(owner(0, 0, 1.5, FAST), owner(0, 1.6, 1000, FAST, processor=1), owner(1, 1.7, 1000, FAST)),
     operators=(operator(4, Act.EDIT, FAST),),
 )
-# The topic refuses thirty keys for a while, and none of them is to blame.
+# Story: the topic refuses thirty keys for a while, and the fault is the topic's.
 REFUSING = Script(
     pages=(
         (0.0, (event("calm", 0),)),
@@ -264,7 +270,7 @@ REFUSING = Script(
     committed={key: [f"{key}/0"] for key in ("calm", *(f"k{number}" for number in range(30)))},
     refuses_all=(0.5, 8.0),
 )
-# Four keys of a page are poison; the first attempt to send the healthy one's first event alone is lost.
+# Story: the topic always refuses four keys of a page. The first attempt to send the first event of the healthy key alone is lost.
 STORM = Script(
     pages=(
         (0.0, tuple(event(*name) for name in (("w", 0), ("a", 0), ("a", 1), ("x", 0), ("y", 0), ("z", 0)))),
@@ -276,11 +282,11 @@ STORM = Script(
     operators=(),
     committed={"a": ["a/0", "a/1"], **{key: [f"{key}/0"] for key in "wxyz"}},
 )
-# The broker fails at b/1, as if it had a fault of its own.
+# Story: the broker fails at b/1 with an error that does not show whether the message is at fault.
 CHOKING = tale(owners=(owner(0, 0, 1000, FAST),), operators=(), rejected="none", chokes=frozenset({"b/1"}))
 
 
-# Each mistake, and a story in which it shows.
+# Each planted mistake, with a story in which it violates a guarantee
 MISTAKES = [
     pytest.param(NewOwnerKnowsNothing, story(), id="a lease names no parked key"),
     pytest.param(NamesAreSavedBehindTheCheckpoint, story(), id="the names are saved behind the checkpoint"),
@@ -300,16 +306,16 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("script", [mistake.values[1] for mistake in MISTAKES])
-async def test_the_stories_end_well_without_a_mistake(script: Script) -> None:
+async def test_the_stories_end_without_a_violation_if_no_mistake_is_planted(script: Script) -> None:
     await Simulation(script).play()
 
 
-# Work that never ends shows as a timeout on the virtual clock.
+# TimeoutError counts as a violation too: with some mistakes, the work never ends and reaches the timeout in virtual time.
 @pytest.mark.xfail(
     strict=True, raises=(AssertionError, TimeoutError), reason="the simulation must notice this mistake"
 )
 @pytest.mark.parametrize(("mistaken", "script"), MISTAKES)
-async def test_a_protocol_with_this_mistake_breaks_a_guarantee(
+async def test_a_relay_with_a_planted_mistake_violates_a_guarantee(
     mistaken: type[Simulation], script: Script
 ) -> None:
     await mistaken(script).play()

@@ -1,5 +1,6 @@
 """
-A trace of the code is a behaviour of its model, and one of code with a mistake is not. TLC is asked where TLA2TOOLS names it.
+The trace of a simulated run is a behaviour of its TLA+ model, and the trace of a run with a planted mistake is not. The model checker TLC
+is used if TLA2TOOLS names its jar.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.support.mistaken_code import ROOT, run_with
 from tests.support.traces import TLC, Trace, check, needs_tlc
 
 pytestmark = pytest.mark.looptime(False)
-# A mistake of the planted ones, and a seed that meets it
+# The name of a planted mistake, and a seed whose run shows the mistake
 MISTAKES: list[tuple[str, int]] = [
     ("a read without an answer counts as an absence", 12),
     ("a replacement is sent without its etag", 22),
@@ -40,7 +41,8 @@ MISTAKES: list[tuple[str, int]] = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_ends_well_and_its_trace_is_the_same_each_time(seed: int):
+def test_the_same_seed_gives_the_same_trace(seed: int):
+    """The run itself ends without a failure."""
     trace = trace_of(seed)
     assert (None, "begins") == (trace.failure, trace.lines[0]["action"])
     if seed % 2:  # ids of commits are drawn by the system, and are in no line
@@ -56,7 +58,7 @@ def refused(trace: Trace) -> bool:
 
 
 @pytest.mark.parametrize("page", ["docs/explanation/protocol-model.md", "models/README.md"])
-def test_pages_say_how_many_mistakes_are_refused(page: str):
+def test_the_pages_give_the_number_of_mistakes_that_traces_find(page: str):
     said = re.search(r"(\d+)\s+in\s+simulated\s+runs", (ROOT / page).read_text())
 
     assert said is not None
@@ -65,7 +67,7 @@ def test_pages_say_how_many_mistakes_are_refused(page: str):
 
 @needs_tlc
 @pytest.mark.parametrize("left_out", ["appends", "sent", "takes off", "proves"])
-def test_a_trace_of_a_key_is_refused_where_a_line_of_it_is_missing(left_out: str):
+def test_tlc_refuses_the_trace_of_a_parked_key_with_a_missing_line(left_out: str):
     trace = parked_trace_of(27)
     at = next(n for n, line in enumerate(trace.lines) if line["action"] == left_out)
     less = replace(trace, lines=[*trace.lines[:at], *trace.lines[at + 1 :]])
@@ -74,7 +76,7 @@ def test_a_trace_of_a_key_is_refused_where_a_line_of_it_is_missing(left_out: str
 
 @needs_tlc
 @pytest.mark.parametrize("left_out", ["proves", "sends", "enters", "appends", "takes off", "sent"])
-def test_a_trace_of_a_session_is_refused_where_a_line_of_it_is_missing(left_out: str):
+def test_tlc_refuses_the_trace_of_a_session_with_a_missing_line(left_out: str):
     trace = consumer_trace_of(5)
     at = next(n for n, line in enumerate(trace.lines) if line["action"] == left_out)
     less = replace(trace, lines=[*trace.lines[:at], *trace.lines[at + 1 :]])
@@ -85,7 +87,7 @@ def test_a_trace_of_a_session_is_refused_where_a_line_of_it_is_missing(left_out:
 @pytest.mark.parametrize(
     ("seed", "left_out"), [(28, "looks"), (13, "enters"), (13, "accepted"), (13, "saves"), (13, "reads")]
 )
-def test_a_trace_is_accepted_and_refused_where_a_line_of_it_is_missing(seed: int, left_out: str):
+def test_tlc_refuses_the_trace_of_a_commit_or_relay_with_a_missing_line(seed: int, left_out: str):
     trace = trace_of(seed)
     at = next(n for n, line in enumerate(trace.lines) if line["action"] == left_out)
     less = replace(trace, lines=[*trace.lines[:at], *trace.lines[at + 1 :]])
@@ -95,7 +97,7 @@ def test_a_trace_is_accepted_and_refused_where_a_line_of_it_is_missing(seed: int
 @needs_tlc
 @pytest.mark.skipif(not LONG, reason="make test-long")
 @pytest.mark.parametrize(("mistake", "seed"), MISTAKES)
-def test_a_mistake_in_the_code_makes_a_trace_refused(mistake: str, seed: int, tmp_path: Path):
+def test_tlc_refuses_the_trace_of_code_with_a_planted_mistake(mistake: str, seed: int, tmp_path: Path):
     arguments = ("-m", "tests.simulation.traces", "--seeds", "1", "--first", str(seed))
     ended = run_with(mistake, tmp_path, *arguments)
     assert (1, True) == (ended.returncode, "is no step of the model" in ended.stdout), (

@@ -1,5 +1,6 @@
 """
-Units of work that change one entity at the same time, over a network that loses, repeats and delays: what they do, as a trace.
+Simulated units of work that change one entity at the same time, over a network that loses, repeats and delays requests. The run is
+written as a trace.
 
 `models/TraceCommit.tla` accepts a trace that is a behaviour of `models/Commit.tla`.
 """
@@ -61,9 +62,9 @@ class Account(Entity):
 
 class Commits:
     """
-    One run, all of it drawn from one seed; `lines` is its trace.
+    One run, drawn from one seed. `lines` is its trace.
 
-    storm: whether requests go wrong until commits have no time left.
+    storm: whether requests fail until commits have no time left.
     """
 
     def __init__(self, chance: Random, *, storm: bool = False) -> None:
@@ -135,7 +136,7 @@ class Commits:
 
 
 class _Store:
-    """The store as one writer sees it."""
+    """The store through which one writer reads and commits."""
 
     def __init__(
         self, run: Commits, name: str, container: MemoryContainer, chance: Random, *, creates: bool
@@ -174,7 +175,8 @@ class _Store:
         unlucky = self._chance.random()
         if unlucky < (0.7 if self._run.storm else 0.1):
             raise StoreUnavailable
-        # Once an answer came, its session keeps reads from being behind
+        # A stale read is only possible before the first answer, because the session token of an answer keeps later
+        # reads up to date.
         if unlucky < 0.3 and not self._answered:
             raise NotFound(document_id=document_id)
         return await self._container.read(document_id, partition_key)
@@ -208,7 +210,7 @@ class _Store:
         return result
 
     def _fail_before(self, fault: _Fault | None, partition_key: Any, writes: Sequence[Write]) -> None:
-        """Raise what the sender gets to see of a request that was not executed, or not yet."""
+        """Raise the error that a sender gets for a request that was not executed, or not yet."""
         if fault is _Fault.BUSY:
             self._say("throttled")
             raise self._chance.choice((TooManyRequests(retry_after=0.2), StoreUnavailable(applied=False)))
@@ -221,7 +223,10 @@ class _Store:
     async def _unanswered(
         self, fault: _Fault | None, partition_key: Any, writes: Sequence[Write]
     ) -> CommitResult:
-        """Lose the answer to a request that was executed; what sends it again by itself hears of the second."""
+        """
+        Lose the answer to an executed request. With RESENT, the SDK or a proxy repeats the request, and the sender gets the
+        answer to the second one.
+        """
         self._say("lost", how="applied")
         if fault is _Fault.HANGS:
             await asyncio.Event().wait()

@@ -1,7 +1,8 @@
 """
-The simulation of consumers as a trace of one session: what takes effect, what the broker settles, what is held, and what operators do.
+The simulation of consumers, written as a trace of one session: what takes effect, what the broker settles, what is held, and what
+operators do.
 
-`models/TraceConsumer.tla` accepts a trace that is a behaviour of `models/Parked.tla` on its consumer's side.
+`models/TraceConsumer.tla` accepts a trace that is a behaviour of the consumer's side of `models/Parked.tla`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.support.parked_stores import Passing, ResultT
 
 @dataclass(slots=True)
 class _Request:
-    """A request to the parked store: over once its sender waits no more."""
+    """A request to the parked store. It is over once its sender stops waiting."""
 
     over: bool = False
 
@@ -50,12 +51,12 @@ def _number(message_id: str) -> int:
 
 
 def _keyed(message_id: str) -> str:
-    """Return the key of a message, which comes before a sign and its number."""
+    """Return the key of a message, which is the part of its id before the separator and the number."""
     return re.sub(r".\d+$", "", message_id)
 
 
 class TracedConsumers(Simulation):
-    """One run, all of it drawn from one seed; `traces` has that of each key."""
+    """One run, drawn from one seed. `traces` has the trace of each key."""
 
     def __init__(self, chance: Random) -> None:
         script = random_consumers_script(chance)
@@ -68,7 +69,7 @@ class TracedConsumers(Simulation):
         self._names = 0
 
     def of(self, key: str) -> KeyTrace:
-        # An operator may park a key that has no message
+        # `setdefault`, because an operator may park a key without any message.
         return self.traces.setdefault(key, KeyTrace(0))
 
     def of_partition(self, partition: str) -> KeyTrace:
@@ -81,7 +82,7 @@ class TracedConsumers(Simulation):
     def next_release(self) -> str:
         return self._next("r")
 
-    # the parts of the simulation
+    # Parts of the simulation that this tracer replaces
 
     def handles(self, handling: Handling) -> SessionHandler:
         async def handle(message: Message, session: Any) -> Settlement:
@@ -124,7 +125,7 @@ class TracedConsumers(Simulation):
 
 
 def _at_once(chance: Random) -> list[Operator]:
-    """Return operators who look after the same keys at about the same time, from slow programs."""
+    """Return operators with slow programs who handle the same keys at about the same time."""
     begins = chance.uniform(3, 25)
     return [
         Operator(
@@ -174,7 +175,7 @@ class _Parking(Parking):
 
 
 class _Answered(Passing):
-    """The parked store of a program, which knows of each request whether its sender still waits."""
+    """The parked store of one program. It knows for each request whether its sender still waits."""
 
     async def call(
         self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]

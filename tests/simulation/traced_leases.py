@@ -1,8 +1,9 @@
 """
-The simulated change feed as a trace of one lease: who takes it, what its owners handle, and each write of it: sent, carried out, answered.
+The simulated change feed, written as a trace of one lease: which workers take it, what its owners handle, and when each write of it is
+sent, executed and answered.
 
-`models/TraceLeases.tla` accepts a trace that is a behaviour of `models/Leases.tla`. The scripts have one range and no split, no process that is
-frozen, and no request that is carried out later than its sender waits: in the module an owner has one request at a time.
+`models/TraceLeases.tla` accepts a trace that is a behaviour of `models/Leases.tla`. The scripts have one range, no split, no frozen
+process, and no request that is executed after its sender stopped waiting, because in the model an owner has one request at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KINDS = (
 
 
 class TracedLeases(Simulation):
-    """One run, all of it drawn from one seed; `lines` is its trace."""
+    """One run, drawn from one seed. `lines` is its trace."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__(ranges=1, workers=3)
@@ -60,7 +61,7 @@ class TracedLeases(Simulation):
         tenures.append(self.tenures[process])
         self.say_written(self.tenures[process], "takes", before=before)
 
-    # the parts of the simulation
+    # Parts of the simulation that this tracer replaces
 
     def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
         super()._start(name, skew=skew, renamed=True)
@@ -84,7 +85,7 @@ class TracedLeases(Simulation):
 
 
 class _Writes:
-    """The writes of one worker, on its side and on the service's."""
+    """The lease writes of one worker, traced when they are sent, executed and answered."""
 
     def __init__(self, run: TracedLeases, worker: Worker, link: Any) -> None:
         self._run, self._worker, self._link = run, worker, link
@@ -152,7 +153,7 @@ class _Writes:
 
 
 class _Service:
-    """The lease container, as one worker reaches it."""
+    """The lease container as one worker reaches it, where writes are traced when they are executed."""
 
     def __init__(self, service: AttributedLeases, writes: _Writes) -> None:
         self._service, self._writes = service, writes

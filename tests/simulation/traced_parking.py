@@ -1,5 +1,5 @@
 """
-Run the simulation of relays and write a trace of each partition key: what the owners of its range send and hold, and what operators
+The simulation of relays, written as a trace of each partition key: what the owners of its range send and hold, and what operators
 release, edit, drop and park.
 
 `models/TraceParked.tla` accepts a trace that is a behaviour of `models/Parked.tla`.
@@ -32,7 +32,7 @@ def _number(event_id: str) -> int:
 
 
 class TracedParking(Simulation):
-    """One run, all of it drawn from one seed; `traces` has that of each key of each processor."""
+    """One run, drawn from one seed. `traces` has the trace of each key of each processor."""
 
     def __init__(self, chance: Random) -> None:
         script = random_relay_script(chance)
@@ -49,7 +49,7 @@ class TracedParking(Simulation):
             processor.broker = _Broker(self, processor)
 
     def of(self, processor: str, key: str) -> KeyTrace:
-        # An operator may park a key that has no event
+        # `setdefault`, because an operator may park a key without any event.
         return self.traces.setdefault((processor, key), KeyTrace(0))
 
     def of_partition(self, partition: str) -> KeyTrace:
@@ -63,7 +63,7 @@ class TracedParking(Simulation):
         self._releases += 1
         return f"r{self._releases}"
 
-    # the parts of the simulation
+    # Parts of the simulation that this tracer replaces
 
     def session(self, link: Link) -> ParkedStore:
         return _Session(self, link)
@@ -101,7 +101,7 @@ class TracedParking(Simulation):
 
 
 def _at_once(chance: Random) -> list[Operator]:
-    """Return operators who look after the same keys at the same time, from slow programs."""
+    """Return operators with slow programs who handle the same keys at the same time."""
     begins = chance.uniform(1, 12)
     acts = (Act.RELEASE, Act.RELEASE, Act.RELEASE, Act.EDIT, Act.DROP_FIRST)
     return [
@@ -169,7 +169,7 @@ class _Broker(MemoryBroker):
         super()._store(batch)
         ahead = dict[str, OutboundMessage]()
         for message in batch:
-            # What the broker has behind it in one batch, it has
+            # A batch is accepted as a whole, so if a later event of a batch has entered the topic, the earlier ones have too.
             before = ahead.get(message.session_id)
             if before is not None and not is_late.get() and acting.get().startswith("t"):
                 self._say("accepted", before)

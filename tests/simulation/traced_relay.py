@@ -1,8 +1,9 @@
 """
-The simulation of relays as a trace, of one processor: tenures of its lease, pages, what enters the topic, what is held, and what is saved.
+The simulation of relays, written as a trace of one processor: tenures of its lease, pages, what enters the topic, what is held, and what
+is saved.
 
-`models/TraceRelay.tla` accepts a trace that is a behaviour of `models/Relay.tla`. There are no operators in it, and an owner that may not
-write its lease stops there: both are what that module leaves to others.
+`models/TraceRelay.tla` accepts a trace that is a behaviour of `models/Relay.tla`. The runs have no operators, and an owner that may not
+write its lease stops at that point, because that model covers neither.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _tenure: ContextVar[str] = ContextVar("tenure", default="")
 
 
 class TracedRelays(Simulation):
-    """One run, all of it drawn from one seed; `lines` has the trace of each processor."""
+    """One run, drawn from one seed. `lines` has the trace of each processor."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__(replace(random_relay_script(chance), operators=()))
@@ -56,14 +57,14 @@ class TracedRelays(Simulation):
         self.say(processor, _tenure.get(), action, key=key, number=int(number) + 1)
 
     def place(self, page: int) -> int:
-        """Return the place in the log of the last commit of the first so many pages."""
+        """Return the position in the log of the last commit of the first `page` pages."""
         if not page:
             return 0
         last = self.script.pages[page - 1][1][-1]
         calm = last["partitionKey"] == "calm"
         return self._places[10**6 + int(last["id"].partition("/")[2]) if calm else last["_lsn"]]
 
-    # the parts of the simulation
+    # Parts of the simulation that this tracer replaces
 
     def took(self, processor: Processor, tenure: int) -> None:
         _tenure.set(f"t{tenure}")
@@ -136,7 +137,7 @@ class _Broker(MemoryBroker):
         super()._store(batch)
         first, ahead = {id(message) for message in _first_of_each(batch)}, dict[str, OutboundMessage]()
         for message in batch:
-            # What the broker has behind it in one batch, it has
+            # A batch is accepted as a whole, so if a later event of a batch has entered the topic, the earlier ones have too.
             before = ahead.get(message.session_id)
             if before is not None and not _is_late.get():
                 self._run.say_of(self._processor, "accepted", before)

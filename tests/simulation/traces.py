@@ -1,9 +1,11 @@
 """
-`python -m tests.simulation.traces`: traces of simulated runs, each of which has to be a behaviour of the model it is of (`models/`).
+`python -m tests.simulation.traces`: check that the traces of simulated runs are behaviours of their TLA+ models (`models/`).
 
-An even seed is a run of units of work (`Commit`), and one of workers that take a lease from each other (`Leases`); an odd one of relays
-(`Relay`), of which one processor is looked at, and one of relays and operators (`Parked`), of which one key is. Every fourth seed is a run of
-consumers and operators too, of which one session is looked at. TLA2TOOLS names the jar of TLC. Where it or Java is missing, nothing is checked, which one line says.
+Each even seed gives two runs: units of work (`Commit`), and workers that take a lease from each other (`Leases`). Each odd seed gives a
+run of relays, of which one processor is checked (`Relay`), and a run of relays and operators, of which one key is checked (`Parked`).
+Every fourth seed also gives a run of consumers and operators, of which one session is checked.
+
+TLA2TOOLS names the jar of TLC. Without it or Java nothing is checked, and one line of output says so.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _STORMS = 100  # from this seed on, until a commit has no time left
 
 
 def trace_of(seed: int) -> Trace:
-    """Return the trace of a seed."""
+    """Return the trace of the units of work (even seed) or of one processor of the relays (odd seed)."""
     chance = random.Random(seed)
     if seed % 2:
         relays = TracedRelays(chance)
@@ -45,14 +47,14 @@ def trace_of(seed: int) -> Trace:
 
 
 def leases_trace_of(seed: int) -> Trace:
-    """Return the trace of a seed, of a lease and its owners."""
+    """Return the trace of one lease and its owners in the run of this seed."""
     run = TracedLeases(random.Random(seed))
     failure = _played(seed, run.run)
     return Trace(name=f"leases {seed}", module="TraceLeases", lines=run.lines, failure=failure)
 
 
 def parked_trace_of(seed: int) -> Trace:
-    """Return the trace of a seed, of the key that most kinds of things happen to."""
+    """Return the trace of the parked key with the most different kinds of lines in the run of this seed."""
     run = TracedParking(random.Random(seed))
     failure = _played(seed, run.play)
     (processor, key), trace = max(run.traces.items(), key=lambda found: found[1].variety)
@@ -62,7 +64,7 @@ def parked_trace_of(seed: int) -> Trace:
 
 
 def consumer_trace_of(seed: int) -> Trace:
-    """Return the trace of a seed, of the session that most kinds of things happen to."""
+    """Return the trace of the session with the most different kinds of lines in the run of this seed."""
     run = TracedConsumers(random.Random(seed))
     failure = _played(seed, run.play)
     key, trace = max(run.traces.items(), key=lambda found: found[1].variety)
@@ -70,7 +72,7 @@ def consumer_trace_of(seed: int) -> Trace:
 
 
 def _played(seed: int, play: Callable[[], Coroutine[Any, Any, None]]) -> str | None:
-    """Play on virtual time, and return how that failed; None if it did not."""
+    """Play on virtual time. Return the error that ended the run, or None."""
     random.seed(seed)  # jitter and back-off draw from the module's generator
     loop = looptime.new_event_loop()
     try:
@@ -82,7 +84,7 @@ def _played(seed: int, play: Callable[[], Coroutine[Any, Any, None]]) -> str | N
 
 
 def main() -> int:
-    """Run from the command line."""
+    """Check the traces from the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="how many (default 200)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")

@@ -1,5 +1,6 @@
 """
-One worker of the fleet: a processor with a faulty network and a freeze of its own, and a handler that fails, hangs and checks leases on demand.
+One simulated worker: a change feed processor with a faulty network and a freeze of its own. Its handler can fail and hang, and checks
+that it may still handle its lease.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from tests.simulation.invariants import Invariants
 
 class Worker:
     """
-    A process that runs from its creation on.
+    A worker process, which runs from its creation on.
 
     Args:
-        attributed: its access to the leases.
-        arrives: called with each change that its handler has handled.
-        looks: called when its handler begins a page: a good moment to check all leases.
-        race: writes a lease a moment before this worker does.
-        now: the time on its own clock.
-        hot: says which ranges of the feed are throttled.
-        hears: hears its records.
+        attributed: the worker's access to the leases.
+        arrives: called with each change that the handler has handled.
+        looks: called when the handler begins a page, which is a good moment to check all leases.
+        race: writes a lease just before this worker does.
+        now: returns the time on the worker's own clock.
+        hot: returns whether a range of the feed is throttled.
+        hears: called with the records of the processor.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Worker:
         self.failures, self.hang, self.swallows = 0, 0.0, False
 
     def trusted(self) -> list[tuple[str, Lease, float]]:
-        """Return what this worker may act on, and until when."""
+        """Return the leases on which this worker may act, and until when."""
         now = service_time()
         return [
             (self.instance, owned.lease, until)
@@ -106,7 +107,9 @@ class Worker:
         ]
 
     def _trusts(self, owned: OwnedLease) -> float:
-        """Return until when a lease is trusted, on the service's clock: sleep does not put it off."""
+        """
+        Return until when the worker trusts a lease, on the service's clock. Time asleep does not extend it.
+        """
         return owned.trusted_until + owned._suspended_before
 
     # its handler
@@ -143,8 +146,10 @@ class Worker:
 
     def _may_handle(self, batch: ChangeBatch) -> bool:
         """
-        Return whether a page may be worked on now; a process that was frozen may finish the step that it was in, and a handler on a machine
-        that was asleep its page: no time has passed for it.
+        Return whether the handler may work on a page now.
+
+        A process that was frozen may finish its current step. On a machine that was asleep, the handler may finish its page,
+        because no time has passed for it.
         """
         owned = self.processor._owned._owned.get(batch.lease)
         now = service_time()
@@ -159,9 +164,9 @@ class Worker:
 
     def _check_sent(self, operation: str, args: tuple[Any, ...]) -> None:
         """
-        Check that a worker that writes a lease it holds, or creates a child of it, trusts the lease as it does so.
+        Check that a worker that writes its lease, or creates a child of it, still trusts the lease.
 
-        A replace of a child is no business of the parent's: the worker renews a child that it owns as well.
+        A replace of a child lease is not checked against the parent, because the worker also renews children that it owns.
         """
         if operation not in ("create", "replace", "delete"):
             return
