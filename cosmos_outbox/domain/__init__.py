@@ -1,6 +1,6 @@
 """
-What applications subclass: entities, and the events they raise. No I/O, no Azure.
+The base classes that an application subclasses: Entity and DomainEvent. Nothing in this package does I/O or knows Azure.
 
-    entities    what an application subclasses, and how its document is stored
-    events      what happened, under its name and version; what a document recorded; where new ids and times come from
+    entities    Entity and SoftDeletable: objects that change their state and record events
+    events      DomainEvent, the events that a document recorded since its last commit, and the sources of new ids and times
 """

@@ -23,7 +23,8 @@ from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
-# The `type` of the library's own documents. An entity of type EVENT_TYPE would be published by the relay, as if it were an event.
+# The values of `type` in the library's own documents. No entity may use them: for example, the relay would publish an entity of type
+# EVENT_TYPE as an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
 INBOX_TYPE, ANSWER_TYPE = "inboxRecord", "requestAnswer"
 RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE, "parkedKey", "parkedEvent"})
@@ -33,10 +34,15 @@ class Entity(BaseModel):
     """
     Base of all entities: a pydantic model whose methods change its state and call `self.record(SomeEvent(...))`.
 
-    Subclasses set `entity_type` (the stored `type`) and `key_fields` (the fields that make the partition key, in its order; default: the
-    id), or override `partition_key`, where no field holds it. They may override `created_event`:
-    a new entity then raises that event first, with the state it has at commit, followed by what it recorded, except
-    events whose type says `implied_by_creation`. A subclass with a `ttl` lives that long after its last write, others for ever.
+    Subclasses may set, as class variables:
+
+    entity_type     the stored `type`; default: the name of the class, with a small first letter.
+    key_fields      the names of the fields that make the partition key, in its order; default: the id. If no field holds the key, override
+                    the property `partition_key` instead.
+    ttl             how long Cosmos DB keeps an entity after its last write; default: for ever.
+
+    A subclass may override `created_event`. The commit of a new entity then writes that event first, with the state that the entity has at
+    the commit. The recorded events follow, except those whose class sets `implied_by_creation`.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, validate_assignment=True)
@@ -51,8 +57,8 @@ class Entity(BaseModel):
     _progress: Progress = PrivateAttr(default_factory=Progress)
 
     def __init__(self, /, **data: Any) -> None:
-        # A stored document may have unknown fields. Pydantic does not call this method when it validates, except for a subclass with
-        # an `__init__` of its own.
+        # Only entities that application code makes are checked: a stored document may have unknown fields. Pydantic does not call this
+        # method to validate a document, except for a subclass with an `__init__` of its own, which may have unknown fields.
         refuse_unknown(type(self), data)
         super().__init__(**data)
 
@@ -82,10 +88,12 @@ class Entity(BaseModel):
     @classmethod
     def key_of(cls, *parts: KeyPart, **named: KeyPart) -> PartitionKey:
         """
-        Return the partition key of these values of the `key_fields`, in their order or by name: `Order.key_of("t1", user="ada")`.
+        Return the partition key that these values of the `key_fields` make: `Order.key_of("t1", user="ada")`.
+
+        The values are given in the order of the fields, or by name.
 
         Raises:
-            UsageError: they are not one for each; or the class has a `partition_key` of its own, which no fields make.
+            UsageError: there is not exactly one value for each field; or the class defines `partition_key` itself, so no fields make it.
         """
         fields = cls.key_fields if cls.partition_key is Entity.partition_key else ()
         by_name = fields[len(parts) :]
@@ -103,7 +111,7 @@ class Entity(BaseModel):
     def restore(
         cls, data: dict[str, Any], *, version: int, etag: str | None, stored: Mapping[str, Any] | None = None
     ) -> Self:
-        """Return an entity as it was stored, without recorded events; `stored` is the whole document."""
+        """Return the entity that a document holds in its `data`, without recorded events. `stored` is the whole document."""
         entity = cls.model_validate(data)
         progress_of(entity).note_commit(version=version, etag=etag, stored=stored)
         return entity
@@ -114,7 +122,7 @@ class Entity(BaseModel):
         return copied
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with events of its own; under another id or partition key it is a new entity."""
+        """Return a copy that records its own events. A copy with another id or partition key counts as a new entity, without events."""
         copied = super().model_copy(update=update, deep=deep)
         if (copied.id, copied.partition_key) != (self.id, self.partition_key):
             copied._progress = Progress()  # noqa: SLF001 - an object of this class
@@ -140,13 +148,13 @@ class Entity(BaseModel):
         """
         Return the etag of the stored document; None before the first commit.
 
-        Also None after a commit whose answer was lost, if what it wrote could not be read or has changed since.
+        Also None after a commit whose answer was lost, if the document could not be read afterwards, or another program changed it first.
         """
         return progress_of(self).shown_etag
 
     @property
     def stored(self) -> Mapping[str, Any] | None:
-        """Return the document as it was last read or written here, with the fields that other programs added."""
+        """Return the whole document as this process last read or wrote it, with fields of other programs; None if it did neither."""
         return progress_of(self).stored
 
     @property
@@ -156,7 +164,9 @@ class Entity(BaseModel):
 
     def created_event(self) -> DomainEvent | None:
         """
-        Return the event that carries a new entity's whole state; it precedes all recorded events. Return None to raise no such event.
+        Return the event that reports a new entity with its whole state, or None for no such event.
+
+        The commit of a new entity calls this method, and writes the event before all recorded ones. The default returns None.
         """
         return None
 
@@ -165,12 +175,13 @@ class Entity(BaseModel):
         Record that something happened. The next commit writes the event, as it is now, together with the entity.
 
         Args:
-            event: what happened, or what is to be looked at later, such as a deadline.
-            deliver_at: when consumers get it, with a UTC offset: the topic keeps its message until then. So it has no place in the
-                order of its key: what is recorded later overtakes it. Defaults to at once, as does a time that has passed.
+            event: what happened, or what a consumer is to check later, such as a deadline.
+            deliver_at: the time at which consumers get the event, with a UTC offset. The topic keeps the message until then, so events of
+                the same key that are recorded later may arrive earlier. Defaults to at once, which a time in the past also means.
 
         Raises:
-            UsageError: a commit of this object was refused, so its unit of work holds it no longer; or the time has no UTC offset.
+            UsageError: no unit of work writes this object any more, for example because its commit was refused; or `deliver_at` has no UTC
+                offset.
         """
         progress_of(self).record(event, kind=self.entity_type, document_id=self.id, deliver_at=deliver_at)
 
@@ -182,7 +193,7 @@ class Entity(BaseModel):
 
 def progress_of(entity: Entity) -> Progress:
     """Return the progress of an entity's document: its etag, its stored form and its recorded events."""
-    # This reads past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
+    # This bypasses pydantic, because its access to a private attribute takes 5 us, and a commit makes ten of them.
     progress: Progress = (entity.__pydantic_private__ or {})["_progress"]
     return progress
 
@@ -192,7 +203,7 @@ def find_altered_field(entity: Entity, data: Mapping[str, Any]) -> str | None:
     Return the name of a field whose value changes when the stored `data` is read back; None if there is none.
 
     Raises:
-        pydantic.ValidationError: it makes nothing.
+        pydantic.ValidationError: `data` cannot be read back at all.
     """
     read = type(entity).model_validate(data)
     fields = () if entity.__dict__ == read.__dict__ else type(entity).model_fields
@@ -203,19 +214,21 @@ def _is_same(entity: Entity, read: Entity, name: str) -> bool:
     mine, stored = getattr(entity, name), getattr(read, name)
     if mine is stored or mine == stored:
         return True
-    # Values that cannot be compared, and models that differ only in private attributes, count as equal if they show the same.
+    # Two values may be unequal although nothing was lost: models that differ only in private attributes, or values that Python cannot
+    # compare. They count as equal if `model_dump` returns the same for both.
     shown = [one.model_dump(include={name}, serialize_as_any=True, warnings=False) for one in (entity, read)]
     return name in shown[0] and shown[0] == shown[1]
 
 
 def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, type[EntityT]]:
     """
-    Return a class and its subclasses by the `type` of their documents, and remember them as known.
+    Return a class and its subclasses by the `type` of their documents, and add them to `known`.
 
-    A base stands for subclasses with its type; and a class of the same name is the same one, defined again.
+    If a subclass keeps the type of its base class, the base class stands for both. A class with the module and the name of a known one
+    replaces it, because it is the same class, defined again.
 
     Raises:
-        UsageError: another class has one of the types.
+        UsageError: an unrelated class is stored with one of the types.
     """
     other = known.setdefault(kind.entity_type, kind)
     again = (kind.__module__, kind.__qualname__) == (other.__module__, other.__qualname__)
@@ -240,7 +253,7 @@ def _check_type(cls: type[Entity]) -> None:
             "the library would take it for one of them. Give the class another `entity_type`."
         )
     said = f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
-    # the type is a property: each object has its own
+    # a property is allowed, too: each object then has a type of its own
     require(name and isinstance(name, str | property), said, TypeError)
 
 
@@ -268,7 +281,7 @@ class SoftDeletable(Entity):
     """
     Base of entities that stay in the store when they are deleted, with `deleted` set. Reads and lists then omit them.
 
-    Subclasses override `delete` to record the event that says so.
+    Subclasses override `delete` to also record an event about the deletion.
     """
 
     _marked_when_deleted: ClassVar[bool] = True

@@ -1,6 +1,8 @@
 """
-DomainEvent: something that happened to an entity, published under its name and schema version; what a document recorded since its last
-commit; and where new ids and times come from.
+DomainEvent, the base class of events: something that happened to an entity, published under a name and a schema version.
+
+This module also has Progress, which keeps the events that a document recorded since its last commit, and the sources of new ids and
+times.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import bytes_of
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
-# the shortest and the longest that Cosmos DB accepts
+# The shortest and the longest time to live that Cosmos DB accepts for a document
 MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)
-# in other time zones the extreme times do not exist
+# A time of delivery is converted to UTC, which `datetime` can do only between these two times.
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-# An etag that matches no document. A stored entity whose etag is not known is replaced under it: its next commit fails with
-# PreconditionFailed, and so does not overwrite another program's change.
+# An etag that matches no document. The library uses it for a stored entity whose etag it does not know. The next commit of that entity
+# then fails with PreconditionFailed, instead of overwriting another program's change.
 UNKNOWN_ETAG = '"unknown"'
 _LOST, _LOSSY, _ANY = "\0lost", (tuple, set, frozenset, Decimal), any_schema()
 _ENVELOPE = {"id", "action", "created_at", "createdAt"}
@@ -44,22 +46,22 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _random_id() -> str:
-    # A UUID as `str(uuid.uuid4())` makes it, in half the time: a commit needs one for itself and one for each event.
+    # This makes the same kind of UUID as `str(uuid.uuid4())` in half the time. A commit needs one id for itself and one for each event.
     digits = os.urandom(16).hex()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
 
 
-# The sources of times, and of ids:
+# A stack of pairs of functions, which return the time and a new id. The last pair is used; `fixed` adds one for its block.
 _sources: list[tuple[Callable[[], datetime], Callable[[], str]]] = [(lambda: datetime.now(UTC), _random_id)]
 
 
 def new_id() -> str:
-    """Return a random UUID (version 4), or the id that a test fixed."""
+    """Return a random UUID (version 4). Inside a block of `fixed`, as in a test, return the id that the block provides."""
     return _sources[-1][1]()
 
 
 def utc_now() -> datetime:
-    """Return the time in UTC, or the time that a test fixed."""
+    """Return the time in UTC. Inside a block of `fixed`, as in a test, return the time that the block provides."""
     return _sources[-1][0]()
 
 
@@ -68,11 +70,11 @@ def fixed(
     *, now: datetime | Callable[[], datetime] | None = None, ids: Callable[[], str] | None = None
 ) -> Iterator[None]:
     """
-    Fix the ids and times that entities, events and commits of this process get inside the block.
+    Inside this block, let the entities, events and commits of the process get the given ids and times, so that a test can expect them.
 
     Args:
-        now: the time, or what returns it. Defaults to what it was before.
-        ids: what returns a new id at each call. Defaults to what it was before.
+        now: the time, or a function that returns it. Defaults to the source that is used outside of the block.
+        ids: a function that returns a new id at each call. Defaults to the source that is used outside of the block.
     """
     time, make = _sources[-1]
     read = (lambda: now) if isinstance(now, datetime) else now
@@ -87,18 +89,20 @@ class DomainEvent(BaseModel):
     """
     Base of all events: immutable, with an id that stays the same through every retry and resend.
 
-    The topic drops duplicates by the id, over all partition keys: leave it to its default, or make it unique in the container.
+    The topic drops a second message with the same id, whatever its partition key. So leave the id to its default, or make it unique in
+    the container.
 
     Subclasses may set, as class variables:
 
     action          the name consumers see as the message's subject; default: the class name.
     schema_version  the version of the payload's shape; default: 1.
-    upcasters       by an earlier version, the function that makes a payload of the next version of one: every consumer of the event
-                    uses them. Default: none.
+    upcasters       for each earlier schema version, the function that turns its payload into that of the next version. Every consumer of
+                    the event uses these functions. Default: none.
     ttl             how long the stored event lives; default: 10 days.
-    coalesce        True: a later event of the same action replaces the earlier one inside one commit.
+    coalesce        True: if one commit has several events of this action, the latest replaces the others.
     implied_by_creation
-                    True: the created event already contains it, so the commit that creates the entity omits it.
+                    True: the event from `Entity.created_event` already says the same, so the commit that creates the entity leaves
+                    this event out.
     """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="forbid")
@@ -116,11 +120,11 @@ class DomainEvent(BaseModel):
     def __init__(self, /, **data: Any) -> None:
         refuse_unknown(type(self), data)
         super().__init__(**data)
-        # A payload may contain unknown fields. Pydantic does not call this method when it validates, except for a subclass with an
-        # `__init__` of its own.
+        # Only events that application code makes are checked: a received payload may contain what this method refuses. Pydantic does
+        # not call this method to validate a payload, except for a subclass with an `__init__` of its own, which is not checked.
         if not type(self).__pydantic_custom_init__ and (naive := next(find(self.__dict__, _is_naive), None)):
             raise ValueError(
-                f"The time {naive!r} of {type(self).__name__} has no UTC offset, so other machines would read another moment: make it as datetime.now(UTC)."
+                f"The time {naive!r} of {type(self).__name__} has no UTC offset, so another machine may read it as another moment. Use a time with an offset, such as datetime.now(UTC)."
             )
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -153,10 +157,10 @@ class DomainEvent(BaseModel):
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> Self:
         """
-        Return the event of a message's body, as `payload` wrote it.
+        Return the event whose payload is in the body of a message, as `payload` wrote it.
 
         Raises:
-            pydantic.ValidationError: it is the payload of another event, or of another version of its shape.
+            pydantic.ValidationError: the payload is that of another type of event, or of another schema version.
         """
         fields = dict(payload)
         if fields.get("action") == cls.action:
@@ -164,21 +168,24 @@ class DomainEvent(BaseModel):
         return cls.model_validate(fields)
 
     def frozen(self) -> Self:
-        """Return a copy that does not change when the caller changes the values from which the event was made."""
+        """
+        Return the event in a form that stays the same if the caller later changes a list or dict in it: the event itself if all its values
+        are immutable, else a deep copy.
+        """
         return self if all(map(_is_immutable, self.__dict__.values())) else self.model_copy(deep=True)
 
     def payload(self) -> dict[str, Any]:
-        """Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action."""
+        """Return the payload as it is stored in `data` and sent: JSON types under camelCase names, with id, action and time of creation."""
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
 
 
 def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to: int) -> None:
     """
-    Refuse an upcaster to which no version leads.
+    Check that each upcaster starts at an earlier schema version than the one that the model takes.
 
     Raises:
-        TypeError: one is from no earlier version than the model takes.
+        TypeError: an upcaster starts at another version, so it would never be called.
     """
     if unused := upcasters.keys() - range(1, leading_to):
         raise TypeError(
@@ -190,8 +197,9 @@ def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEvents:
     """
-    The events that a commit writes, and the ids of the recorded events that it settles; those that the creation implies are settled,
-    too.
+    The events that a commit writes, and the ids of the recorded events that are done after it.
+
+    An event that is not written, because the creation of the entity implies it, is done as well.
     """
 
     events: tuple[DomainEvent, ...] = ()
@@ -201,8 +209,9 @@ class CommitEvents:
 @dataclass(slots=True)
 class Progress:
     """
-    The state of a document between commits: its etag, its stored form, its recorded events. An entity keeps it itself; for a model of
-    the application it is kept beside the model.
+    The state of a document between commits: its etag, its stored form and its recorded events.
+
+    An entity holds this object itself. For a document of the application's own shape, the unit of work holds it beside the document.
     """
 
     version: int = 0
@@ -210,20 +219,20 @@ class Progress:
     stored: Mapping[str, Any] | None = None  # the document as it was last read or written
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
-    closed: str | None = None  # the reason why no commit writes it any more
-    # the time of delivery, by the id of a recorded event
+    closed: str | None = None  # why no commit writes this object any more; None while a commit may write it
+    # for the id of each recorded event, the time at which consumers are to get it; None for at once
     deliver_at: dict[str, datetime | None] = field(default_factory=dict)
-    # a weak reference to the unit of work
+    # a weak reference to the unit of work that writes the document
     tracked_by: Callable[[], Any] | None = field(default=None, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy and a pickle belong to no unit of work, and a weak reference cannot be pickled.
+        # Leave out `tracked_by`: a copy or a pickle belongs to no unit of work, and a weak reference cannot be pickled.
         kept = self.version, self.etag, self.stored, list(self.recorded), self.created, self.closed
         return Progress, (*kept, {**self.deliver_at})
 
     @property
     def shown_etag(self) -> str | None:
-        """Return the etag, if it is known."""
+        """Return the etag of the stored document; None if it is not known."""
         return None if self.etag == UNKNOWN_ETAG else self.etag
 
     def record(
@@ -233,7 +242,8 @@ class Progress:
         Record that something happened to the document of this type and id.
 
         Raises:
-            UsageError: it is no event; no commit would write it; or the time of its delivery has no UTC offset, or lies outside of the years 1 to 9999.
+            UsageError: `event` is no DomainEvent; no commit writes this object any more; or `deliver_at` has no UTC offset, or lies outside
+                of the years 1 to 9999.
         """
         if not isinstance(event, DomainEvent):
             raise UsageError(f"`record` takes a DomainEvent such as OrderPaid(...), not {event!r:.100}.")
@@ -258,14 +268,14 @@ class Progress:
         self.recorded.append(event)
 
     def take(self, created_event: Callable[[], DomainEvent | None] | None) -> CommitEvents:
-        """Return the events that a commit writes now; for a new document, with the event which says that it was created."""
+        """Return the events that a commit would write now. For a new document, the event from `created_event` comes first."""
         settled = frozenset([event.id for event in self.recorded])
         created = created_event() if created_event and self.version == 0 else None
         if created is None:
             return CommitEvents(events=tuple(self.recorded), settled=settled)
         created = created.frozen()
         if (first := self.created) is not None:
-            # A repeated commit must write the id that the first attempt may have written.
+            # An earlier attempt at this commit may have written the event, so a repeated attempt must use the same id and time.
             created = created.model_copy(update={"id": first.id, "created_at": first.created_at})
         self.created = created
         # The created event replaces the events that the creation implies, except those that are delivered later.
@@ -280,15 +290,16 @@ class Progress:
         taken: CommitEvents = CommitEvents(),
         stored: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note a successful commit: drop the events that it settled, and keep those recorded since."""
+        """Update the state after a successful commit: drop the events that the commit settled, and keep those that were recorded since."""
         self.recorded = [event for event in self.recorded if event.id not in taken.settled]
         self.deliver_at = {event.id: self.deliver_at.get(event.id) for event in self.recorded}
         self.version, self.etag, self.stored, self.created = version, etag, stored, None
 
 
 def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
-    """Yield the paths of the wanted values inside a model, dict or list."""
-    if isinstance(value, BaseModel):  # its iterator may yield other things than its fields
+    """Yield the path, such as `lines.0.price`, of each value inside a model, dict or list for which `wanted` returns True."""
+    # read its fields: a model may define an `__iter__` that yields other things
+    if isinstance(value, BaseModel):
         value = {**value.__dict__, **(value.__pydantic_extra__ or {})}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     for name, part in parts:
@@ -299,7 +310,11 @@ def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]
 
 
 def find_lost_part(event: DomainEvent) -> str | None:
-    """Return the path of a value that JSON would silently change, in a field that takes any type; None if there is none."""
+    """
+    Return the path of a value of an event that JSON would change without an error, such as a tuple; None if there is none.
+
+    Only fields that accept any type can hold such a value.
+    """
     marking = _marking(type(event))
     said = marking.to_python(event, mode="json", warnings=False) if marking else {}
     said |= _mark(event.__pydantic_extra__ or {})
@@ -307,7 +322,7 @@ def find_lost_part(event: DomainEvent) -> str | None:
 
 
 def has_no_json(value: Any) -> bool:
-    """Say whether a text has no UTF-8, or a number is not finite."""
+    """Say whether JSON cannot hold a value: a text that UTF-8 cannot encode, or a number that is infinite or NaN."""
     if isinstance(value, str):
         return bytes_of(value) is None
     return isinstance(value, float) and not math.isfinite(value)
@@ -321,12 +336,13 @@ def is_rounded(value: Any) -> bool:
         number = float(value)
     except OverflowError:
         return True
-    # exact if it equals the nearest float, or the digits with which a service writes that float
+    # Cosmos DB stores the nearest float. The integer is unchanged if it equals that float, or the number that the shortest decimal
+    # digits of that float say, because a reader gets those digits.
     return value not in (int(number), int(Decimal(repr(number))))
 
 
 def _mark(value: Any) -> Any:
-    """Return a value with a mark in place of each part that JSON would lose."""
+    """Return a copy of a value that has `_LOST` in place of each part that JSON would change or could not hold."""
     if isinstance(value, dict):
         return {str(name): _mark(one) if isinstance(name, str) else _LOST for name, one in value.items()}
     if isinstance(value, list):
@@ -337,14 +353,15 @@ def _mark(value: Any) -> Any:
 @functools.cache
 def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
     """
-    Return a serializer that writes events of a class, with marks in fields that take any type. Return None if the class has no such
-    field.
+    Return a serializer for events of a class. In fields that accept any type, it writes `_LOST` in place of values that JSON would change.
+    Return None if the class has no such field.
     """
     if "'type': 'any'" not in str(schema := kind.__pydantic_core_schema__):
         return None
     try:
         return SchemaSerializer(_with_marks(schema), _use_prebuilt=False)
-    except TypeError:  # before pydantic 2.12, which marks nothing inside of inner models
+    except TypeError:
+        # pydantic before 2.12 does not know `_use_prebuilt`, and then marks no values inside nested models
         return SchemaSerializer(_with_marks(schema))
 
 
@@ -359,7 +376,7 @@ def _with_marks(schema: Any) -> Any:
 
 
 def names_in(*aliases: Any) -> set[Any]:
-    """Return the names that an alias may have in the input; for a path, its first part."""
+    """Return the names under which input may hold a field that has these aliases. Of an AliasPath, return the first part."""
     choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
     return {getattr(one, "path", [one])[0] for one in choices}
 
@@ -374,8 +391,8 @@ def refuse_unknown(kind: type[BaseModel], data: Mapping[str, Any]) -> None:
 @functools.cache
 def _arguments(kind: type[BaseModel]) -> frozenset[Any]:
     """
-    Return the arguments that a constructor takes, and those that only `model_dump` returns. Return none if the class has rules of its
-    own.
+    Return the names that a constructor accepts: fields, their aliases, and computed fields, which `model_dump` returns. Return an empty
+    set if the class has a validator, an `__init__` or a setting of its own, so that it may accept other names.
     """
     validators = kind.__pydantic_decorators__.model_validators.values()
     takes_any = any(validator.info.mode != "after" for validator in validators)
@@ -388,10 +405,10 @@ def _arguments(kind: type[BaseModel]) -> frozenset[Any]:
 
 def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:
     """
-    Refuse fields that hide members of the base class.
+    Check that no field of a class has the name of a method or property of its base class.
 
     Raises:
-        TypeError: there is one; the message names it.
+        TypeError: a field hides a member of the base class; the message names the field.
     """
     of_base = base.__private_attributes__
     private = {name for name, one in cls.__private_attributes__.items() if of_base.get(name) is not one}
