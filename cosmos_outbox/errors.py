@@ -21,8 +21,8 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── TooManyRequests       (retriable)
     │   ├── StoreUnavailable      (retriable)
     │   └── CommitOutcomeUnknown
-    ├── RequestStillRunning       (retriable) an equal request under the same idempotency key
-    ├── IdempotencyKeyReused      another request under the same idempotency key
+    ├── RequestStillRunning       (retriable) an equal request with the same idempotency key still runs
+    ├── IdempotencyKeyReused      another request had the same idempotency key
     ├── RangeGone                 a physical partition was split or merged
     ├── ContainerRecreated        the container was deleted and created again
     ├── ParkingError              partition keys that are parked
@@ -41,7 +41,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   └── TryLater              a handler asks for its message at a later time
     └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
-        │   └── TopicFull         its subscriptions have to be read, or it has to be larger
+        │   └── TopicFull         the topic has no room: have its subscriptions read, or make it larger
         ├── TopicUnavailable      (an operator has to fix it, then the relay goes on)
         │   └── TopicRefusesAll   (no message is at fault)
         └── MessageRejected       Service Bus will never accept this message
@@ -61,7 +61,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any, ClassVar, Literal, dataclass_transform
 
-# The type PartitionKey; its module raises these errors, so it cannot be imported here.
+# This repeats the type PartitionKey, which cannot be imported here because its module imports this one.
 Key = str | int | float | bool | tuple[str | int | float | bool, ...]
 
 _LIBRARY = f"{Path(__file__).parent}{os.sep}"
@@ -71,24 +71,27 @@ _UNNAMED = frozenset({"a field", "the whole"})  # names that stand for a field w
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 class _Fields(Exception):
-    """Makes a dataclass of each error class below that has fields of its own."""
+    """Base class that makes a dataclass of each error class below that declares fields."""
 
     def __init_subclass__(cls) -> None:
         if get_annotations(cls):
             dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle by fields, for a constructor may take other arguments: test runners and process pools pickle errors.
+        # Test runners and process pools pickle errors. The default way would call the constructor with `args`, but the constructor of a
+        # subclass may take other arguments. So create the object without a call, and restore its fields.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class OutboxError(_Fields):
     """
-    Base of all errors of this library: dataclasses whose first argument is the message. Without one, their first sentences say it.
+    Base of all errors of this library. Each is a dataclass whose first argument is the message.
+
+    An error that is raised without a message has the first paragraph of its class's docstring as its text.
 
     retriable       a property of the class: the same call may succeed later, unchanged.
     document_id     the id of the document, entity or event that the error concerns; None if it concerns none, or it is not known.
-    partition_key   that document's partition key; None for the same reason.
+    partition_key   the partition key of that document; None if there is no document, or the key is not known.
     retry_after     how many seconds the service asks to wait before the next attempt; None if it does not say.
     """
 
@@ -98,7 +101,7 @@ class OutboxError(_Fields):
     partition_key: Key | None = None
     retry_after: float | None = None
 
-    # The text is made on demand, because most reads that find nothing catch the error and drop its text.
+    # The text is made only when it is asked for, because most callers that catch NotFound never show it.
     def __str__(self) -> str:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         return self.message or self._default_text() or " ".join(doc.split())
@@ -107,7 +110,7 @@ class OutboxError(_Fields):
         return f"{type(self).__name__}({str(self)!r})"
 
     def _default_text(self) -> str | None:
-        """Return the text of an error that was raised without one: the first sentences of its class, with its fields."""
+        """Return the text of an error that was raised without a message, made from its fields; None for the text of its class."""
         return None
 
 
@@ -125,9 +128,9 @@ class SharedUnitOfWork(UsageError):
 
 class MixedPartitionKeys(UsageError):
     """
-    One commit may only touch one partition key; commit them one after another.
+    One commit may only touch one partition key; commit the documents of each partition key in a unit of work of their own.
 
-    first, second   the partition keys of two of its entities.
+    first, second   the partition keys of two documents of the commit.
     """
 
     def __init__(self, first: Key, second: Key, *, advice: str | None = None) -> None:
@@ -142,12 +145,12 @@ class BatchTooLarge(UsageError):
     """
     A commit exceeds what one transactional batch may hold; split the work into several commits.
 
-    document_id     of a document that is too large for any commit; None if there is none.
+    document_id     the id of a document that is too large for any commit; None if only all documents together are too large.
     """
 
 
 class EventTooLarge(UsageError):
-    """An event, or an id it carries, is too large to be sent or parked; store a reference in it instead."""
+    """An event, or an id in it, is too large to be sent or parked; store the large value elsewhere, and a reference to it in the event."""
 
 
 class UnstorableValue(UsageError):
@@ -155,8 +158,8 @@ class UnstorableValue(UsageError):
     An entity or event holds a value that could not be read back as it is; nothing was sent.
 
     document_id, partition_key
-                    of the entity or event.
-    of              its class.
+                    those of the entity or event.
+    of              the class of the entity or event.
     field           the path of the field that holds the value.
     """
 
@@ -180,7 +183,7 @@ class NotFound(StoreError):
     """
     The document does not exist, or its TTL has passed.
 
-    stored_type     the `type` of the document with this id, if there is one and it is another type's; else None.
+    stored_type     the `type` of the stored document that has this id, if that is another type than the one asked for; else None.
     """
 
     stored_type: str | None = None
@@ -212,7 +215,7 @@ class PreconditionFailed(StoreError):
 
     expected        the etag that the write, or the caller, asked for.
     actual          the etag that the document has; None if it is not known.
-    overtaken       `run` read it again for each of its attempts, and other programs were first each time.
+    overtaken       True if `run` repeated the change several times, and other programs changed the document first each time.
     """
 
     expected: str | None = None
@@ -241,7 +244,7 @@ class UnreadableDocument(StoreError):
     A stored document does not fit its entity's class; correct the document, or let the class read it.
 
     document_id, partition_key
-                    of the document.
+                    those of the document.
     field           the path of the first wrong field inside `data`, or "data" itself.
     """
 
@@ -318,9 +321,9 @@ class IdempotencyKeyReused(OutboxError):
     """The idempotency key was used for a request with another payload; give each request a key of its own."""
 
 
-# Another document is in the way of a commit, so the commit wrote nothing
+# Errors of a commit that wrote nothing, because a document was missing, existed already or had changed
 REFUSALS = (NotFound, Conflict, PreconditionFailed)
-# The store is busy or away; requests that are safe to repeat are tried again
+# Errors that say that Cosmos DB is busy or away: the library repeats a request after them if that is safe
 BUSY = (TooManyRequests, StoreUnavailable)
 
 
@@ -335,7 +338,7 @@ class ContainerRecreated(OutboxError):
 
 
 class LeaseLost(OutboxError):
-    """Another owner holds the lease, or it is gone; stop its work at once and write nothing more for it."""
+    """Another owner holds the lease, or the lease was deleted; stop all work for the lease at once, and write nothing more for it."""
 
 
 class ParkingError(OutboxError):
@@ -344,7 +347,7 @@ class ParkingError(OutboxError):
 
 class ParkingFull(ParkingError):
     """
-    The limit of parked keys or held events is reached, so the lease halts; release or drop what is parked.
+    The limit of parked keys or held events is reached, so the lease halts; release or drop parked events, or raise the limit.
     """
 
 
@@ -354,7 +357,7 @@ class KeyNotParked(ParkingError):
 
 class ReleaseTakenOver(ParkingError):
     """
-    A later release or drop of this partition key began, so this release stopped; what it did not send is still held.
+    A later release or drop of this partition key began, so this release stopped; the events that it did not send are still held.
     """
 
 
@@ -363,7 +366,7 @@ class PublishError(OutboxError):
     Service Bus did not accept a message.
 
     accepted        how many leading messages of the call were accepted; the outcome of the others is unknown.
-    condition       the AMQP condition of an answer that blames neither the messages nor the load, else None.
+    condition       the AMQP error condition of the answer, if it blames neither the messages nor the load; else None.
     """
 
     condition: str | None = None
@@ -371,19 +374,20 @@ class PublishError(OutboxError):
 
 
 class BrokerUnavailable(PublishError):
-    """Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again."""
+    """Service Bus did not answer or is busy. The outcome may be unknown; send the same messages again."""
 
     retriable = True
 
 
 class TopicFull(BrokerUnavailable):
     """
-    The topic has no room, as where a subscription is without a reader; have each read or delete it, or make the topic larger.
+    The topic has no room, for example because no program reads one of its subscriptions; have each subscription read, delete it, or make
+    the topic larger.
     """
 
 
 class TopicUnavailable(PublishError):
-    """The topic is missing, disabled or may not be sent to; fix it, then the relay goes on by itself."""
+    """The topic is missing or disabled, or the relay may not send to it; fix that, then the relay goes on by itself."""
 
     retriable = True
 
@@ -399,7 +403,11 @@ class MessageRejected(PublishError):
 
 
 class SubscriptionError(OutboxError):
-    """A subscription or a queue refused or failed: its cause says why; base of the two below."""
+    """
+    A subscription or a queue refused a request or failed; the cause of this error says why.
+
+    Base of SubscriptionUnavailable and LockLost.
+    """
 
 
 class SubscriptionUnavailable(SubscriptionError):
@@ -410,53 +418,61 @@ class SubscriptionUnavailable(SubscriptionError):
 
 class LockLost(SubscriptionError):
     """
-    The lock of the session, or of the message, expired or was taken: what is not settled is delivered again, elsewhere.
+    The lock of a session or message expired, or another receiver has it; messages that were not settled are delivered again, perhaps to
+    another process.
     """
 
 
 class MessageError(OutboxError):
-    """A consumer cannot handle a message as it is: release or drop it; base of the six below."""
+    """
+    A consumer cannot handle a message as it is; correct the handler or the message, then release or drop the message.
+
+    Base of more specific errors, such as MessageUnreadable.
+    """
 
 
 class MessageUnreadable(MessageError):
     """
-    The body of a message is not what its handler takes, or a property is missing that the consumer needs.
+    The body of a message does not fit the event class of its handler, or the message lacks a property that the consumer needs.
     """
 
 
 class UnknownVersion(MessageError):
     """
-    No handler and no upcaster takes the schema version of a message: deploy a consumer that does, then release the key.
+    No handler and no upcaster takes the schema version of a message; deploy a consumer that takes it, then release the key.
     """
 
 
 class DeliveredTooOften(MessageError):
     """
-    A message was delivered many times, and no process reached an outcome; correct the handler, then release the key.
+    A message was delivered many times, but no process finished handling it; correct the handler, then release the key.
     """
 
 
 class HandlerTimeout(MessageError):
-    """A handler did not end within its time."""
+    """A handler did not end within the time limit of its consumer."""
 
 
 class TryLater(MessageError):
     """
-    A handler asks for its message at a later time. Raise it where the message is not at fault, such as while another service is away.
+    A handler asks to get its message again later. Raise this error if the message is not at fault, for example while another service is
+    away.
 
-    reason          what it waits for.
-    after           how long at least, as a timedelta or in seconds. Defaults to a back-off, up to 30 s; so does what is neither.
+    reason          what the handler waits for.
+    after           the shortest time to wait, as a timedelta or in seconds. Without it, or with another type of value, the wait is a
+                    back-off of up to 30 s.
     """
 
     def __init__(self, reason: str | None = None, *, after: timedelta | float | None = None) -> None:
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        # This constructor must not raise: the error would count as the handler's, and park the key for which a later time is asked.
+        # This constructor must not raise an error. The consumer would take it for a failure of the handler, and park the key instead of
+        # trying the message later.
         known = isinstance(seconds, int | float) and seconds >= 0
         super().__init__(reason, retry_after=seconds if known else None)
 
 
 def require(holds: object, said: str, error: type[Exception] = UsageError) -> None:
-    """Raise an error with this text unless a condition holds: mistakes of a caller who uses no type checker."""
+    """Raise an error with this text unless a condition holds. This is for mistakes of a caller who uses no type checker."""
     if not holds:
         raise error(said)
 
@@ -468,8 +484,10 @@ def _place(error: OutboxError) -> str:
 
 def error_text(error: BaseException) -> str:
     """
-    Return the text of any error as valid UTF-8. The text may hold half a surrogate pair, and `__str__` may fail. If an error has no
-    text, as a time-out of an HTTP client, return where it was raised.
+    Return the text of any error, in a form that UTF-8 can encode.
+
+    This works even if the text contains half a surrogate pair, or the error's `__str__` raises. If an error has no text, as a time-out of
+    an HTTP client may have none, return the line of code that raised it.
     """
     try:
         text = str(error).encode("utf-8", "replace").decode()
@@ -485,8 +503,9 @@ def error_line(error: BaseException) -> str:
 
 def frames_of(error: BaseException) -> tuple[str, ...]:
     """
-    Return the calls in a caller's code, such as a handler, that led to an error, outermost first. Of many calls, return the first and
-    the last.
+    Return the calls that led to an error, from the first one outside of this library, such as a handler, to the one that raised it.
+
+    Of many calls, return only the first two and the last six.
     """
     walked = traceback.walk_tb(error.__traceback__)
     every = traceback.StackSummary.extract(walked, lookup_lines=False)
