@@ -3,23 +3,23 @@ A consumer with an inbox: each message takes effect once, in order, however ofte
 
 Theory of operation
 -------------------
-A handler changes data through a unit of work. What it changes, the events that it records and the *inbox's* record of the
-message are one transactional batch; the message is completed only then.
+A handler changes data through a unit of work. Its changes, the events that it records and the *inbox's* record of the message are
+written in one transactional batch. Only then does the consumer complete the message.
 
-    consumer             the handlers and the rules
-      routes             the handler of a subject and version, and the event it is given
+    consumer             the handlers of a service, and the rules for messages that fail
+      routes             which handler takes a message, by subject and version, and which event it is given
       policy             the rules: attempts, times, what becomes of a failure
-    handling             one message: is its key parked? have it take effect, wait for a store that is away, or give up
-      attempts           is a message that failed tried again, and when?
-      waiting_messages   what waits, since when, and for how long?
-        circuit          is the handler of a subject called, while it asks for a later time whatever the key?
-      inbox              did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
-      handler_threads    where the handler's blocking calls run
+    handling             one message from delivery to settlement: held behind a parked key, handled, tried later or given up
+      attempts           whether and when a message that failed is tried again
+      waiting_messages   which messages wait, since when, and for how long
+        circuit          whether the handler of a subject is called while it asks for a later time for messages of all keys
+      inbox              whether a message took effect before; calls the handler for a limited time; commits the effect and the record
+      handler_threads    the threads in which blocking calls of handlers run
       parked_messages    a message as a document of the parked store
 
     delivered --> key parked? --yes--> held behind the others --> completed
                       | no
-                  may be known, and in the inbox? --yes--> completed, no effect
+                  in the inbox (read if it may be there)? --yes--> completed, no effect
                       | no
                   handler --> [documents + events + record] in one batch --> completed
                       | fails, again and again
@@ -27,29 +27,32 @@ message are one transactional batch; the message is completed only then.
 
 What holds, and why
 -------------------
-*One effect.* The record is created under the id of the message, in the batch of the effect. Of any number of attempts, by any
-number of processes, one such write succeeds. So it does not matter whether a lock still held, or whether an answer was lost: an
-attempt whose outcome is unknown is repeated, and finds the record. An attempt that did not look, or whose read was behind, meets it in
-the batch.
+*One effect.* The batch of the effect also creates the record, whose id is made of the message's id. However many processes make
+however many attempts, only one such batch succeeds. So it does not matter whether a process still had the lock, or whether an
+answer was lost: an attempt whose outcome is unknown is repeated, and finds the record. If an attempt did not read the inbox, or its
+read was behind, Cosmos DB refuses its batch because the record exists.
 
-*Order.* The session processor delivers a message after the one before was settled, and it is settled once it took effect or
-is held. A process that lost its lock may still commit the message at hand, which the new owner then finds in the inbox. It
-does not handle a later one.
+*Order.* The session processor delivers a message only after the one before it was settled, and a message is settled once it took
+effect or is held. A process that lost its lock may still commit the message that it is handling. The new owner then finds that
+message in the inbox. The old process handles no later message.
 
-*No loss.* A message is completed after its batch was committed, after the inbox said so, or after the parked store had it.
+*No loss.* A message is completed only after its batch was committed, after the inbox showed its record, or after the parked store
+held it. A message without a handler is completed or dead-lettered, as the policy says.
 
-*A parked key.* The proof of `cosmos_outbox.parking` holds here with "took effect" for "was sent". A session belongs to one
-process at a time, so one look when it is accepted says whether its key is parked. If a process that lost its lock parks a
-message that took effect elsewhere, the release finds it in the inbox.
+*A parked key.* The proof in `cosmos_outbox.parking` also holds here, if "took effect" is read for "was sent". A session belongs to
+one process at a time, so the process asks the parked store once, when it gets the session, whether its key is parked. If a process
+that lost its lock parks a message that took effect elsewhere, the release finds the message in the inbox.
 
-*An outage is no failure.* While the store is busy or away, messages wait, are not counted as delivered and are not parked. If
-the handlers fail on every key, after a handful of parked keys the others wait as well.
+*An outage is no failure.* While Cosmos DB is busy or away, messages wait. They are neither counted as delivered nor parked. If the
+handlers fail on every key, the consumer parks a handful of keys, and then lets the messages of all other keys wait.
 
-*Later is no failure either.* A handler that raises `TryLater`, or an error that the consumer waits for, has its message wait in the same
-way, its key in order behind it, for as long as the policy says. Once all keys ask, one message at a time is tried.
+*A later time is no failure either.* If a handler raises `TryLater`, or an error that `waits_for` names, its message waits in the same
+way, and later messages of the key wait behind it, for as long as the policy says. Once messages of a handful of keys have asked for
+a later time, the consumer tries one message of the subject at a time.
 
-Limits: what a handler does outside of the unit of work is done again with each attempt; give the other side the message's
-`idempotency_key`. A record is forgotten after its time to live, which is to be longer than any message can live.
+Limits: each attempt repeats what a handler does outside of its unit of work, such as a call of another service. Pass the message's
+`idempotency_key` to that service. The inbox forgets a record after its time to live, which has to be longer than any message can
+live.
 """
 
 from cosmos_outbox.consumer.consumer import Consumer

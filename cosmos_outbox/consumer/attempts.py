@@ -10,7 +10,8 @@ from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
-_MOST_CONTENTION = 100  # attempts at a message whose commits other writers spoil
+# how many attempts at one message are not counted because another program wrote first
+_MOST_CONTENTION = 100
 _CONTENTION = (errors.Conflict, errors.PreconditionFailed)
 _PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion, HandlerStuck)
 
@@ -18,15 +19,16 @@ _PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion
 @dataclass(slots=True)
 class Attempts:
     """
-    The attempts at one message.
+    Counts the attempts at one message, and decides whether and when the next one is made.
 
-    An attempt that failed because another writer was first is no fault of the message. Where no other writer changed the document
-    since the last attempt, the handler would fail again and again.
+    An attempt does not count if its commit was refused because another program wrote first: then the message is not at fault. It counts
+    if no program changed the document since the attempt before, because then the handler itself causes the refusal, again and again.
 
-    policy: of the consumer.
-    permanent: errors that another attempt would raise again, besides those that always are.
-    number: of attempts so far.
-    contended: how many of them another writer spoilt.
+    policy: the rules of the consumer.
+    permanent: errors after which another attempt would fail again, in addition to those that are always permanent.
+    number: how many attempts were made so far.
+    contended: how many of them failed because another program wrote first.
+    seen: the refusals so far: the id of the document, and the etag that another program gave it.
     """
 
     policy: Policy
@@ -36,10 +38,11 @@ class Attempts:
     seen: set[tuple[str | None, str | None]] = field(default_factory=set)
 
     def count_contention(self, error: Exception) -> bool:
-        """Count an error if another writer caused it, and say whether it did."""
+        """Say whether an error is a refusal because another program wrote first. If so, count it."""
         if not isinstance(error, _CONTENTION) or self.contended == _MOST_CONTENTION:
             return False
-        # An id stays taken. If a handler meets taken ids again and again, it creates those documents itself.
+        # Only the first Conflict counts, because an id that is taken stays taken. If the handler causes more of them, other programs are
+        # not the reason.
         trace = (None, None) if isinstance(error, errors.Conflict) else (error.document_id, error.actual)
         new = trace not in self.seen
         self.seen.add(trace)
@@ -48,7 +51,7 @@ class Attempts:
 
     def asks_for_later(self, error: BaseException) -> bool:
         """
-        Say whether an error asks for a later time: a TryLater, an error that the consumer waits out, or a group of such errors alone.
+        Say whether an error asks for a later time: a TryLater, an error of `waits_for`, or an exception group of nothing but such errors.
         """
         if isinstance(error, BaseExceptionGroup):
             return all(map(self.asks_for_later, error.exceptions))
@@ -59,7 +62,7 @@ class Attempts:
         return isinstance(error, (*_PERMANENT, *self.permanent))
 
     def delay(self, error: Exception, *, met_writer: bool) -> float | None:
-        """Return how long to wait before the next attempt; None if the message has failed."""
+        """Return the seconds to wait before the next attempt; None if no attempt is left. `met_writer`: another program wrote first."""
         counted = self.number - self.contended
         if self._is_permanent(error):
             return None

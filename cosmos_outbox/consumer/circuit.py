@@ -1,4 +1,4 @@
-"""Circuit: whether the handler of a subject is called, while it asks for a later time whatever the key."""
+"""Circuit breaker of a consumer: while a subject's handler asks for a later time for all keys, it gets one message at a time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from cosmos_outbox.consumer.policy import HALT_AFTER_KEYS
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN_PROBES = Backoff(initial_seconds=0.5, maximum_seconds=10.0)
-# A message that was never tried may belong to a key that does not ask for a later time, so it is tried sooner.
+# A message that was never tried may be tried after this shorter time, because its key may not have to wait.
 _BEFORE_NEW_SECONDS = 1.0
-# jitter, so that the waiting messages do not all come at once
+# a random delay that is added to the wait, so that the waiting messages do not all come back at once
 _BESIDE_PROBES = Backoff(initial_seconds=2.0, maximum_seconds=2.0)
 
 
 @dataclass(slots=True)
 class Circuit:
     """
-    The circuit of one subject, from the first message that asks for a later time until a message takes effect. It opens once messages
-    of so many keys have asked: then messages wait, and one at a time is tried.
+    The circuit breaker of one subject. It exists from the first message that asks for a later time until a message takes effect.
 
-    error: what the last message asked with.
-    keys: that asked, until it opened.
-    probe: the id of the message that tries now.
+    It opens once messages of HALT_AFTER_KEYS keys have asked. Then all messages of the subject wait, and one at a time is tried: the probe.
+
+    error: the error with which the last message asked for a later time.
+    keys: the keys whose messages asked, until the circuit opened.
+    opened_at: when the circuit opened; None before.
+    probe: the id of the message that is being tried now.
     """
 
     error: Exception
@@ -43,15 +45,17 @@ class Circuit:
         if opens := self.opened_at is None:
             self.opened_at = now
         self._new_at = now + _BEFORE_NEW_SECONDS
-        if now >= self._probe_at:  # handlers of other messages may have been called before it opened
+        # A handler that was called before the circuit opened may ask for a later time only now. That does not lengthen the back-off.
+        if now >= self._probe_at:
             self._probes += 1
             self._probe_at = now + _BETWEEN_PROBES.delay(self._probes)
         return opens
 
     def delay(self, message_id: str, now: float, *, new: bool) -> float:
         """
-        Return how many seconds a message, which may be a new one, waits before it asks again. Return 0 if its handler may be called
-        now: the message is then the probe.
+        Return how many seconds a message waits before this is asked again. Return 0 if its handler may be called now.
+
+        If the circuit is open, a message whose handler may be called is the probe. `new` says whether the message was never tried.
         """
         if self.opened_at is None:
             return 0.0

@@ -1,6 +1,4 @@
-"""
-Consumer: the handlers of a service for the messages of other services, and its rules for those that fail.
-"""
+"""Consumer: the handlers of a service for messages of other services, and the rules for messages that fail."""
 
 from __future__ import annotations
 
@@ -33,7 +31,8 @@ ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 Handler = Callable[[EventT, Message, UnitT], Awaitable[None]]
 _LONGEST_NAME = 100
 _GIVEN = BaseModel, Message, UnitOfWork  # the types that an annotation of a handler may ask for
-# The broker's default window for duplicates, and the longest lock; `doctor` reads both
+# The shortest `record_ttl` that is accepted: the broker's default window of duplicate detection (10 min) and its longest lock (5 min).
+# The command `doctor` compares it with what is really configured.
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
 
 
@@ -51,25 +50,27 @@ class Consumer:
     message is completed. A handler must not commit.
 
     Args:
-        name: of the consumer, for good: under another name every message takes effect again. Consumers of one container with
-            different names know nothing of each other.
-        outbox: of the container of the effects. Defaults to the one that `bind` gives, as the worker's command does.
-        partition_key: of the effect of a message. Defaults to the message's session; in a container of hierarchical keys, to the key whose
-            text that is (see `key_of_text`).
-        outbox_of: where the effect of a message is written, if not always to `outbox`.
-        record_ttl: how long it remembers that a message took effect: at least what a message can live, in the subscription and behind a
-            parked key. Defaults to 30 days.
-        on_failure: `park` holds a message that failed and what follows in its key until an operator decides; `dead_letter` goes on
-            without it. Defaults to `park`.
-        unknown: `ignore` or `dead_letter` messages without a handler. Defaults to `ignore`.
-        attempts: how often a handler is tried before it failed. Defaults to 5.
-        max_deliveries: how often a message of a session is delivered without an outcome, as where its process dies or its handler
-            blocks the event loop, before it failed. Two less than the broker allows, or fewer. Defaults to 8.
-        backoff: between attempts. Defaults to 0.2 s … 5 s, full jitter.
+        name: the name of the consumer. It must never change: under another name every message takes effect again. Consumers with different
+            names know nothing of each other, even in one container.
+        outbox: writes the effects of messages. Defaults to the outbox that `bind` gives, as the worker's command does.
+        partition_key: a function that returns the partition key of a message's effect. Defaults to the message's session id; in a container
+            of hierarchical keys, to the key that the session id names (see `key_of_text`).
+        outbox_of: a function that returns the outbox for a message's effect, if that is not always `outbox`.
+        record_ttl: how long the inbox remembers that a message took effect: at least as long as a message can live, in the subscription and
+            then behind a parked key. Defaults to 30 days.
+        on_failure: what becomes of a message that failed: `park` holds it and the later messages of its key until an operator decides;
+            `dead_letter` moves it to the dead-letter queue and goes on without it. Defaults to `park`.
+        unknown: what becomes of a message without a handler: `ignore` or `dead_letter`. Defaults to `ignore`.
+        attempts: how often a handler is tried before its message has failed. Defaults to 5.
+        max_deliveries: how often a message of a session may be delivered without an outcome before it has failed, for example because its
+            process dies or its handler blocks the event loop. At least two less than the broker allows. Defaults to 8.
+        backoff: the wait between attempts. Defaults to 0.2 s … 5 s, full jitter.
         handler_timeout: how long one attempt may take. Defaults to 30 s.
-        waits_for: an error, or a tuple of them, that shows that another service is away, such as `httpx.TransportError`: where a handler
-            raises one, its message is tried later, as where it raises `TryLater`. What is `permanent` for a handler fails all the same.
-        longest_wait: for how long a message may be tried later before it has failed; each process counts for itself. Defaults to 12 hours.
+        waits_for: an error class, or a tuple of them, that shows that another service is away, such as `httpx.TransportError`. If a handler
+            raises one, its message is tried later, as after `TryLater`. An error that is `permanent` for the handler fails at once all the
+            same.
+        longest_wait: for how long a message may ask for a later time before it has failed. Each process counts for itself. Defaults to
+            12 hours.
 
     Raises:
         ConfigurationError: a value cannot work.
@@ -137,7 +138,7 @@ class Consumer:
 
     @property
     def routes(self) -> tuple[tuple[str, Route], ...]:
-        """Return the subjects for which there is a handler, each with the type that its handler takes."""
+        """Return each subject for which there is a handler, with the handler's route. A subject has one entry for each version."""
         return tuple(self._routes)
 
     @overload
@@ -175,16 +176,19 @@ class Consumer:
         Register a function as the handler of a type of message: `async def handler(event, message, uow)`.
 
         Args:
-            event_type: a DomainEvent, or any pydantic model that takes the body.
-            subject: of the messages, or the type of the CloudEvents. Defaults to the action of the event; another model needs one.
-            version: the schema version that the model takes. Defaults to the event's; without one, another model takes all.
-            upcasters: by an earlier version, the function that makes a payload of the next one. Defaults to the event's.
-            permanent: an error, or a tuple of them, that another attempt would raise again; the message has failed at the first.
+            event_type: a DomainEvent, or any pydantic model that can read the body.
+            subject: the subject of the messages, or the type of the CloudEvents. Defaults to the action of the event. For another model it
+                is required.
+            version: the schema version that the model takes. Defaults to the version of the event. Another model without a version takes
+                messages of all versions.
+            upcasters: for each earlier version, the function that turns its payload into that of the next version. Defaults to the event's.
+            permanent: an error class, or a tuple of them. The message has failed at the first such error, because another attempt would
+                fail again.
             kind: the subclass of UnitOfWork that the handler takes.
 
         Raises:
-            TypeError: the function is no coroutine function of three arguments, or is annotated with others than it is given; the subject
-                has a handler or no name; or an upcaster leads nowhere.
+            TypeError: the function is no coroutine function of three arguments, or its annotations name other types than it is given; the
+                subject is missing or has a handler already; or an upcaster would never be called.
         """
         if not (isinstance(event_type, type) and issubclass(event_type, BaseModel)):
             raise TypeError(
@@ -194,7 +198,7 @@ class Consumer:
             subject, version = subject or event_type.action, version or event_type.schema_version
             upcasters = event_type.upcasters if upcasters is None else upcasters
         if subject is None:
-            raise TypeError(f"{event_type.__name__} is no DomainEvent: pass `subject=` too.")
+            raise TypeError(f"{event_type.__name__} is no DomainEvent: pass the subject as `subject=`.")
         check_upcasters(event_type.__name__, upcasters or {}, leading_to=version or 1)
         errors = _errors_of("permanent", permanent)
 
@@ -217,7 +221,7 @@ class Consumer:
         """
         Give the consumer its outbox, unless it was made with one.
 
-        A later call replaces the outbox: a program that is started again in its process opens another one.
+        A later call replaces the outbox, because a program that is started again in the same process opens another one.
         """
         self._bound = outbox
 
@@ -237,16 +241,16 @@ class Consumer:
 
         Args:
             source: the subscription, as `topic/subscription`, or the queue.
-            parking: of the consumer's messages, made with `references=False`; may be left out with `on_failure="dead_letter"`.
-            notify: hears what happens. Defaults to logging it.
-            server_address: host of the namespace, for spans and metrics. Defaults to none.
+            parking: holds the messages of parked keys; made with `references=False`. It may be left out with `on_failure="dead_letter"`.
+            notify: called with a record of everything that happens. Defaults to logging it.
+            server_address: the host of the Service Bus namespace, for spans and metrics. Defaults to none.
             tracer_provider, meter_provider: receive a span of each attempt, and how long it took. Default to OpenTelemetry's global
                 ones.
-            through: makes the outbox of an effect from that of the consumer, as a test does. Defaults to the same one.
+            through: a function that replaces the outbox for an effect, as a test does. Defaults to the same outbox.
 
         Raises:
-            ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
-            UsageError: it has no outbox.
+            ConfigurationError: the consumer has no handler, or it parks messages and there is no parked store.
+            UsageError: the consumer has no outbox.
         """
         if not self.subjects:
             raise ConfigurationError(f"The consumer {self.name!r} has no handler.")
@@ -287,7 +291,7 @@ def _errors_of(name: str, said: type[Exception] | tuple[type[Exception], ...]) -
 
 def _check_handler(handler: Callable[..., object], event: type, kind: type) -> None:
     if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
-        raise TypeError(f"A handler must be an `async def`, and {handler!r} is none.")
+        raise TypeError(f"A handler must be an `async def` function, but {handler!r} is not one.")
     try:
         inspect.signature(handler).bind(None, None, None)
     except TypeError:
@@ -298,7 +302,7 @@ def _check_handler(handler: Callable[..., object], event: type, kind: type) -> N
     parameters = inspect.signature(handler).parameters.values()
     for one, given in zip(parameters, (event, Message, kind), strict=False):
         said = one.annotation
-        # An annotation that names no class of the module is not checked: its class may be inside a function.
+        # An annotation is not checked if the handler's module has no class of that name, because the class may be inside a function.
         said = known.get(said) if isinstance(said, str) and said != given.__name__ else said
         if isinstance(said, type) and issubclass(said, _GIVEN) and not issubclass(given, said):
             raise TypeError(

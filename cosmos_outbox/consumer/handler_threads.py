@@ -1,5 +1,7 @@
 """
-Handler threads: where `asyncio.to_thread` runs in a consumer's process; a call that hangs delays neither other calls nor the shutdown.
+Handler threads: the threads in which `asyncio.to_thread` runs the blocking calls of handlers in a consumer's process.
+
+A call that hangs delays neither other calls nor the end of the process.
 """
 
 from __future__ import annotations
@@ -20,21 +22,27 @@ ResultT = TypeVar("ResultT")
 _IDLE_SECONDS = 60.0  # how long an idle thread waits for the next call
 _END_SECONDS = 1.0  # seconds that calls under way may take when the program ends
 
-_LOOKUPS = (getaddrinfo, getnameinfo)  # name lookups end by themselves, and no handler submits them
-# The calls of the handler that runs in this context; `submit` adds to them.
+# Calls that do not count as calls of a handler: asyncio submits these name lookups, and they end by themselves.
+_LOOKUPS = (getaddrinfo, getnameinfo)
+# The blocking calls that the handler in this context has started and that have not ended; `submit` adds to them.
 calls_of_handler: ContextVar[set[Future[Any]] | None] = ContextVar(
     "cosmos_outbox.calls_of_handler", default=None
 )
 
 
 class DaemonThreads(futures.ThreadPoolExecutor):
-    """Makes each call in an idle thread, or else in a new one. A call that hangs does not keep the process from ending."""
+    """
+    An executor for the event loop that runs each call in an idle thread, or in a new one if no thread is idle.
 
-    # asyncio's own executor has 32 threads at most. A handler that hangs takes one with each attempt. Once none is left, no name can
-    # be resolved, so every key stops. And Python joins its threads, so the process would never end.
+    A call that hangs does not keep the process from ending.
+    """
+
+    # This replaces asyncio's own executor, for two reasons. That one has 32 threads at most, and a handler that hangs takes one with each
+    # attempt: once none is left, no host name can be resolved, so the messages of all keys stop. And Python waits for its threads when
+    # the program ends, so a process with a call that hangs would never end.
 
     def __init__(self) -> None:
-        # the event loop accepts only this class of executor; its own threads are never started
+        # The event loop accepts only a ThreadPoolExecutor, so this is one. The threads of the base class are never started.
         super().__init__(max_workers=1)
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
         self._calls: set[Future[Any]] = set()

@@ -1,5 +1,5 @@
 """
-Handling: have a message of a consumer take effect and settle it; a message that fails waits, alone or with its key.
+Handling: what a consumer does with one message, from delivery to settlement. It calls the handler, tries again, parks or dead-letters.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff
 
-# Up to 4 s. Only an attempt shows which key can be handled, so a slot must soon be free for another key.
+# How long a message waits while the consumer is halted: up to 4 s. The wait gives its slot to another key, because only an attempt at
+# a message shows whether the handlers work again.
 _WHILE_HALTED = Backoff(initial_seconds=4.0, maximum_seconds=4.0)
 
 
 class Holding(Protocol):
-    """The session that a process holds, as Handling sees it. It is one object for as long as the process holds the session."""
+    """The part of a held session that Handling uses. It is the same object for as long as the process holds the session."""
 
     @property
     def id(self) -> str | None: ...
@@ -41,22 +42,22 @@ class Holding(Protocol):
 
 @dataclass(slots=True)
 class _SessionState:
-    """The state of a session while this process holds it. No other process handles its messages meanwhile."""
+    """What Handling remembers of a session while this process holds it. No other process handles messages of the session meanwhile."""
 
-    parked: bool | None = None  # whether the key is parked; None before the first look
-    # Whether the broker's count of deliveries counts lost attempts. It does not without a session, where each message that is given back
-    # counts as delivered. In a session it does for the first message of a hold only: the messages that the broker delivered ahead
-    # were counted with the message that ended the previous hold.
+    parked: bool | None = None  # whether the key is parked; None until the parked store was asked
+    # Whether the broker's delivery count of the next message says how often a process was lost while it handled that message. Without a
+    # session it does not, because each message that is given back counts as delivered. In a session only the count of the first message
+    # of a hold does. The broker may have delivered the others ahead in earlier holds, which also counts.
     counts_losses: bool = True
 
 
 class Handling:
     """
-    Handles the messages of one consumer: the handler of a SessionProcessor. A release sends parked messages through it.
+    The handler that a SessionProcessor calls with the messages of one consumer. A release gives it the messages of a parked key.
 
     Args:
-        inbox: has its messages take effect once, by its handlers and rules.
-        parking: holds the messages of parked keys; needed where the policy is to park.
+        inbox: calls the consumer's handlers, and commits the effect of each message once.
+        parking: holds the messages of parked keys; required if the policy is to park.
 
     Raises:
         ConfigurationError: there is no parked store, and the policy is to park.
@@ -74,7 +75,8 @@ class Handling:
         self.scope = Scope(processor=inbox.name, container=inbox.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self.waits = Waits(inbox)
-        self._given_up = 0  # keys that were parked since a message took effect
+        # how many keys were parked, or messages dead-lettered, since a message took effect
+        self._given_up = 0
         # Keys that an operator may have parked while this process holds their session
         self.seen_parked: Container[str] = ()
 
@@ -103,7 +105,8 @@ class Handling:
             return self._dead_letter(message, None, error)
         try:
             settlement = await self._handle(message, key, state, session)
-        except errors.RequestTooLarge as error:  # the message does not fit behind those that its key holds
+        except errors.RequestTooLarge as error:
+            # its key is parked, and the message is too large for the parked store
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
             return self.waits.for_store(message, key, error)
@@ -117,7 +120,9 @@ class Handling:
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
     ) -> SendResult:
         """
-        Handle held messages in order, each as often as the policy says, and stop at the first that fails: the `Send` of a release.
+        Handle the held messages of a key that is released, in order, and stop at the first that fails.
+
+        Each message is tried as often as the policy says. `ensure_claimed` raises once a later release of the key began.
         """
         for number, parked in enumerate(held):
             if number:
@@ -148,15 +153,15 @@ class Handling:
         ensure_claimed: Callable[[], Awaitable[None]] | None = None,
     ) -> Effect:
         """
-        Have a message take effect, and raise the error of its last attempt.
+        Have a message take effect, in several attempts if necessary. Return the outcome, or raise the error of the last attempt.
 
         Args:
             message: the message to handle.
             key: the partition key within which messages are in order.
-            attempts: the attempts at the message so far.
+            attempts: counts the attempts at the message.
             pause: waits before another attempt.
-            ensure_claimed: raises once a later release took over. A release passes it, and so handles the message even while the
-                consumer is halted. Defaults to None: no release.
+            ensure_claimed: raises once a later release of the key began. Only a release passes this function. Its messages are handled
+                even while the consumer is halted. Defaults to None: the caller is no release.
         """
         released = ensure_claimed is not None
         while True:
@@ -191,12 +196,17 @@ class Handling:
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
 
     async def _hold(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
-        """Hold a message behind the others of its parked key, unless it took effect before. Return whether the key is parked."""
+        """
+        If the key of a message is parked, hold the message behind the others, unless it took effect before.
+
+        Return whether the key is parked.
+        """
         if state.parked is None or (not state.parked and key in self.seen_parked):
             state.parked = await parking.is_key_parked(key, self.scope)
         if not state.parked:
             return False
-        # A copy of a message that took effect must not wait for a release: by then, its record may be deleted.
+        # A repetition of a message that took effect must not be held until a release: by then its inbox record may be deleted, and the
+        # message would take effect again.
         if await self._inbox.was_taken(message, key):
             return True
         held = await parking.hold(key, [ParkedMessage(message, key)], scope=self.scope)
@@ -212,8 +222,8 @@ class Handling:
             return Complete()
         often = message.delivery_count >= self._policy.max_deliveries
         if often and state.counts_losses and message.subject in self._routes.subjects:
-            # Count deliveries before the broker dead-letters the message, so that later messages do not overtake it. Do so also while
-            # the consumer is halted: the broker does not wait.
+            # Park the message before the broker's own limit of deliveries is reached: else the broker dead-letters the message, and later
+            # messages of its key overtake it. This is necessary also while the consumer is halted, because the broker goes on counting.
             lost = errors.DeliveredTooOften(
                 f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
                 "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
@@ -229,7 +239,7 @@ class Handling:
                 self.waits.end_try(message)
 
     async def _take(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
-        """Have a message take effect; after a failure, try it later or give it up."""
+        """Have a message take effect, and return how to settle it. After a failure, have it tried later, or give it up."""
         attempts = self._attempts_at(message)
         try:
             effect = await self._attempt(message, key, attempts, session.pause)
@@ -255,14 +265,14 @@ class Handling:
     ) -> Settlement:
         """Park the key of a message that cannot be handled, or dead-letter it alone."""
         counts = False
-        # counted before anything is awaited, as handlers of other sessions fail meanwhile
+        # Count the key before anything is awaited, because handlers of other sessions may fail meanwhile.
         self._given_up += 1
         try:
-            # Another process may have been first: then this handler failed on the writes of the other.
+            # Another process may have handled the message first. Then this handler failed because of that process's writes.
             if await self._inbox.was_taken(message, key):
                 return Complete()
             if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
-                # it counts like a key that is parked: if the handlers fail on everything, the others wait
+                # A dead-lettered message counts like a parked key: if the handlers fail on all messages, the consumer halts.
                 counts = True
                 return self._dead_letter(message, key, error)
             failure = failure_of(message.message_id, error, attempts=attempts)
@@ -271,7 +281,8 @@ class Handling:
             except errors.RequestTooLarge:
                 return self._dead_letter(message, key, error, reason="TooLargeToPark")
             if held.decided is not None or not held.parked:
-                # An operator dropped this message before, or had it sent with another payload. That record stays in its place.
+                # An operator dropped this message before, or had it sent with another payload. The parked store keeps a record of that
+                # under the message's id, so the message cannot be held again.
                 return self._dead_letter(message, key, error, reason="DroppedBefore")
             counts = True
             state.parked = True
@@ -292,10 +303,10 @@ class Handling:
     def _key_of(self, message: Message) -> str:
         if not message.message_id:
             raise errors.MessageUnreadable(
-                "The message has no id, so it cannot be distinguished from a repetition."
+                "The message has no id, so it cannot be distinguished from a repetition: have its sender set one."
             )
         return message.session_id or key_text(self._inbox.key_of(message))
 
 
 def _unknown(message: Message) -> errors.MessageError:
-    return errors.MessageError(f"No handler takes the subject {message.subject!r}.")
+    return errors.MessageError(f"No handler takes the subject {message.subject!r}: register one.")

@@ -1,8 +1,8 @@
 """
-Inbox: each message takes effect once. Its handler runs for a bounded time; one batch takes what it changed, and the inbox's record.
+Inbox: have each message take effect once, by committing the handler's changes and a record of the message in one batch.
 
-The inbox has one record for each message that took effect, `inbox.<consumer>.<message id>`. Of any number of attempts, one creates it. Its
-time to live deletes it once no copy of the message can come.
+The record of a message that took effect has the id `inbox.<consumer>.<message id>`. Of any number of attempts at a message, only one can
+create it. Its time to live deletes the record once no copy of the message can come any more. The handler runs for a limited time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import commit_with, committer, run_event_handlers
 
 _LONGEST_NAME = 200
-# Errors of a store that is away: while they last, no message is at fault. A missing container or database is a ConfigurationError.
+# Errors that say that the store cannot be used now, so the message is not at fault and waits. ConfigurationError is one of them because
+# it is raised for a missing container or database.
 OUTAGES = (
     *errors.BUSY,
     errors.CommitOutcomeUnknown,
@@ -47,7 +48,8 @@ OUTAGES = (
 
 class HandlerStuck(errors.HandlerTimeout):
     """
-    A handler, or a thread that it started, went on after its cancellation. It was left behind, and its unit of work commits nothing.
+    A handler, or a thread that it started, goes on after it was cancelled. The consumer no longer waits for it and commits none of its
+    work.
     """
 
 
@@ -57,21 +59,21 @@ class Effect(Enum):
     TAKEN = auto()
     REPEATED = auto()  # the message took effect before
     IGNORED = auto()  # no handler takes the message's subject
-    UNKNOWN = auto()  # the same, where the policy calls it an error
+    UNKNOWN = auto()  # no handler takes the subject, and the policy is to dead-letter the message
 
 
 class Inbox:
     """
-    Calls the handlers of one consumer, and commits what each message changed with its record.
+    Calls the handlers of one consumer, and commits the changes of each handler together with the record of its message.
 
     Args:
-        name: of the consumer.
+        name: the name of the consumer.
         routes: its handlers.
         policy: its rules.
-        outbox_of: the outbox of the effect of a message.
+        outbox_of: a function that returns the outbox for a message's effect.
         source: the subscription or queue, as `topic/subscription`.
-        notify: hears what happens.
-        server_address: host of the namespace, for spans and metrics. None if unknown.
+        notify: called with a record of everything that happens.
+        server_address: the host of the Service Bus namespace, for spans and metrics. None if unknown.
         tracer_provider, meter_provider: receive a span of each attempt, and how long it took. Default to OpenTelemetry's global ones.
     """
 
@@ -99,14 +101,14 @@ class Inbox:
 
     async def take(self, message: Message, key: str, *, attempt: int, released: bool = False) -> Effect:
         """
-        Have a message take effect once, whatever earlier attempts did.
+        Call the handler of a message and commit its effect, unless the message took effect before. Return what happened.
 
         Args:
-            message: from its producer.
-            key: that its order is kept by, as reports name it.
-            attempt: from 1, for the report.
-            released: from a parked key. Its record stays for good: a release that dies leaves the message in the queue, for a next
-                one that may come long afterwards.
+            message: the message to handle.
+            key: the text of the key within which messages are in order, for records.
+            attempt: the number of this attempt, from 1, for records.
+            released: whether a release of a parked key handles the message. Its inbox record then never expires: if the release dies, the
+                message stays in the queue, and the next release may come long afterwards.
 
         Raises:
             Exception: whatever the handler raises; nothing of the message was committed.
@@ -144,7 +146,8 @@ class Inbox:
 
             async def handle() -> None:
                 await found.route.handler(found.event, message, uow)
-                # This includes the handlers of the events that it recorded: the consumer limits and judges all code of the caller.
+                # Run the application's handlers of the recorded events here, so that the time limit and the retries of the consumer apply
+                # to them as well.
                 await run_event_handlers(uow)
 
             with processing_message(
@@ -165,8 +168,8 @@ class Inbox:
                 try:
                     await commit_with(uow, record)
                 except errors.Conflict as refusal:
-                    # The document under this id is the record of the message. It is written together with an effect alone: here,
-                    # another process did that.
+                    # If the inbox record exists already, another process has committed the effect of this message: the record is only
+                    # ever written together with the effect.
                     if refusal.document_id != record.id:
                         raise
                     return self._report_copy(message, key)
@@ -184,12 +187,12 @@ class Inbox:
         return Effect.TAKEN
 
     def report(self, message: Message, key: str | None, kind: Callable[..., Record], **said: object) -> None:
-        """Report the outcome of a message."""
+        """Emit a record of this kind about a message."""
         of = {"consumer": self.name, "subject": message.subject, "message_id": message.message_id}
         self.notify(kind(**of, key=key, **said))
 
     async def was_taken(self, message: Message, key: str) -> bool:
-        """Say whether the inbox has a record of the message. If it has, report the message as a copy."""
+        """Say whether the inbox has a record of the message, which then took effect before. If so, report the message as repeated."""
         try:
             async with self._outbox_of(message).unit_of_work() as uow:
                 record_id, effect_key = self._record_id(message), self.key_of(message)
@@ -203,7 +206,7 @@ class Inbox:
         return taken
 
     def _report_copy(self, message: Message, key: str) -> Effect:
-        """Report that a message took effect before."""
+        """Report that a message took effect before, and return that outcome."""
         self.report(message, key, MessageHandled, outcome="repeated")
         return Effect.REPEATED
 
@@ -212,11 +215,11 @@ class Inbox:
         Return the partition key of the documents that a message changes.
 
         Args:
-            message: to be handled.
-            paths: of the container of its effect, where the caller has them.
+            message: the message that is handled.
+            paths: the partition key paths of the container of the effect. Defaults to those of the message's outbox.
 
         Raises:
-            MessageUnreadable: it has no session, or one that names no key of the container, and the policy names no other place.
+            MessageUnreadable: the policy has no `partition_key`, and the message has no session, or one that names no key of the container.
         """
         if self.policy.partition_key is not None:
             return self.policy.partition_key(message)
@@ -240,17 +243,17 @@ class Inbox:
 
 async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
     """
-    Call a handler, and raise the error that it raises.
+    Call a handler with a time limit, and raise the error that it raises.
 
     Args:
-        handler: with its arguments.
-        of: the consumer, which commits in its place.
-        subject: of the message.
-        within: the time that it may take.
+        handler: the handler with its arguments.
+        of: the name of the consumer, for the error of a handler that commits its unit of work itself.
+        subject: the subject of the message, for errors.
+        within: how long the handler may take.
 
     Raises:
-        HandlerTimeout: it took longer; HandlerStuck if it, or a thread of it, still runs.
-        MessageError: other code cancelled it, or it raised what ends a process.
+        HandlerTimeout: the handler took longer; HandlerStuck if the handler, or a thread that it started, still runs.
+        MessageError: other code cancelled the handler, or the handler raised an exception that would end the process.
     """
     threads: set[Future[Any]] = set()
 
@@ -262,7 +265,8 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, so every key would stop
+            # Such as SystemExit from `sys.exit()` in a library, or a panic in Rust code. It would end the process at each delivery of the
+            # message, and so stop the messages of all keys.
             raise errors.MessageError(
                 f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.error_text(error)}"
             ).with_traceback(error.__traceback__) from error
@@ -276,7 +280,8 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     if done:
         try:
             return task.result()
-        # Other code cancelled the handler, not this attempt: report that as an error with its line, and not as a cancellation.
+        # Something that the handler awaited was cancelled, but not this attempt. So raise an error that names the line in the handler, and
+        # not a cancellation.
         except asyncio.CancelledError as error:
             ended_by = f"The handler of {subject} ended because what it awaited was cancelled."
             raise errors.MessageError(ended_by).with_traceback(error.__traceback__) from error
@@ -285,33 +290,33 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")
     if threads:
         raise HandlerStuck(
-            f"{late}, and a thread that it started goes on. Give what blocks there a time-out of its own."
+            f"{late}, and a thread that it started goes on. Give the blocking call there a time-out of its own."
         )
     raise errors.HandlerTimeout(f"{late}.")
 
 
 def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
-    Say whether the inbox may have a record of the message already, so that it is worth a read before the handler is called.
+    Say whether the inbox may already have a record of a message, so that the consumer should read the inbox before it calls the handler.
 
-    Without the read, the store refuses the batch of a message that the inbox knows, and its handler was called in vain. So the
-    consumer reads the inbox for a message that was delivered before, or that was sent long after its event was created, as by a
-    replay or a relay that lost its position.
+    Without that read, the handler of a repeated message is called in vain, because the store then refuses its batch. The inbox may have
+    a record if the message was delivered before, or was sent long after its event was created, as by a replay or by a relay that lost
+    its position.
 
     Args:
-        message: that is to be handled.
-        created_at: when its event was created; None if it does not say so.
+        message: the message that is to be handled.
+        created_at: when the event of the message was created; None if the message does not say.
     """
     if message.delivery_count or created_at is None or message.enqueued_at is None:
         return True
-    # If copies are sent this soon after the event, the broker delivers only one of them.
-    # absolute, as the producer's clock may be wrong
+    # If copies of a message are sent this soon after the event, the broker's duplicate detection drops all but one. The difference is
+    # taken without its sign, because the producer's clock may be wrong.
     return abs(message.enqueued_at - created_at) > REMEMBERED_FOR
 
 
 @functools.lru_cache(maxsize=1024)
 def _short(name: str) -> str:
-    # If names contained dots, two pairs of names could form the same id.
+    # The id joins two names with a dot. A name that contains a dot is hashed, because two pairs of names could otherwise form one id.
     try:
         check_id(name)
         usable = len(name.encode()) <= _LONGEST_NAME and "." not in name

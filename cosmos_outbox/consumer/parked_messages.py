@@ -1,4 +1,4 @@
-"""Parked messages: a message as a document of the parked store, and back."""
+"""Parked messages: store a message of a subscription as a document of the parked store, and read it back."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.stored_documents import Document, size_on_wire
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
-# Values that JSON would change are stored as `{"type", "text"}`. For each type: how the value becomes text, and the text the value.
+# Properties whose values JSON would change are stored as `{"type": …, "text": …}`. For each type there are two functions: one makes the
+# text from a value, the other makes the value from the text.
 _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     int: (str, int),
-    float: (repr, float),  # JSON would return 1.0 as 1, and refuse what is not finite
+    float: (repr, float),  # JSON would return 1.0 as 1, and has no infinity and no NaN
     Decimal: (str, Decimal),
     bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
     datetime: (datetime.isoformat, datetime.fromisoformat),
     UUID: (str, UUID),
 }
 _READ = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
-_ROOM = 1_800_000  # bytes of a body in a request of 2 MB, which also has the properties and the parked store's own fields
-_DEEPEST = 126  # levels of nesting: a document may have 128, and the parked store's own fields take two
+# the most bytes of a body: a request may have 2 MB, and also contains the properties and the parked store's own fields
+_ROOM = 1_800_000
+# the deepest nesting of a body: a document may have 128 levels, and the parked store's own fields take two
+_DEEPEST = 126
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,11 @@ class ParkedMessage:
     @property
     def document(self) -> Document:
         """
-        Return the document that is stored. A body that is a JSON object becomes `data`, which an operator may edit; any other body
-        becomes base64.
+        Return the document that is stored for the message.
 
-        The same goes for an object that the store would refuse, or whose spaces or escapes differ from how `data` is written.
+        A body that is a JSON object is stored as `data`, which an operator may edit. If `data` would not give back the same bytes, for
+        example because the body has spaces, the body is also stored as base64. Any other body is stored as base64 only, and so is an object
+        that Cosmos DB would refuse or change.
         """
         message = self.message
         return {
@@ -61,7 +65,7 @@ class ParkedMessage:
                 "subject": message.subject,
                 "contentType": message.content_type,
                 "correlationId": message.correlation_id,
-                # For a partitioned entity, the highest bits of this number name the partition.
+                # On a partitioned entity this number may be too large for JSON, because its highest bits name the partition.
                 "sequenceNumber": _encode(message.sequence_number),
                 "deliveryCount": message.delivery_count,
                 "enqueuedAt": message.enqueued_at.isoformat() if message.enqueued_at else None,
@@ -72,14 +76,14 @@ class ParkedMessage:
 
 def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
     """
-    Return the message that a document holds.
+    Return the message that a document of the parked store holds.
 
     Args:
-        document: as `ParkedMessage` wrote it.
-        edited: an operator gave it another payload.
+        document: the document, as `ParkedMessage` wrote it.
+        edited: whether an operator gave the message another payload.
 
     Raises:
-        ParkingError: it holds none.
+        ParkingError: the document holds no readable message.
     """
     try:
         said = document["message"]
@@ -109,7 +113,8 @@ def _body_fields(body: bytes) -> Document:
     if not isinstance(data, dict):
         return {"data": {}, **raw}
     readable = {"data": data} if _compact_json(data) == body else {"data": data, **raw}
-    # A letter outside of ASCII takes six bytes in `data`.
+    # A large body is stored in one form only: the first that fits, else the smaller one. `data` may be the larger form, because a letter
+    # outside of ASCII takes six bytes in it.
     ways: list[Document] = [readable, {"data": {}, **raw}, {"data": data}]
     return next((way for way in ways if size_on_wire(way) <= _ROOM), min(ways, key=size_on_wire))
 
@@ -121,7 +126,8 @@ def _compact_json(data: Any) -> bytes:
 def _read_exactly(body: bytes) -> Any:
     try:
         data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
-        _compact_json(data)  # JSON may contain half a surrogate pair as an escape
+        # raises if a string has half a surrogate pair, which JSON allows as an escape and UTF-8 does not
+        _compact_json(data)
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return data if _fits(data, _DEEPEST) else None
@@ -145,7 +151,7 @@ def _finite(digits: str) -> float | int:
         raise ValueError(f"{digits} is no number in JSON")
     if Decimal(digits) != Decimal(repr(number)):
         raise ValueError(f"Cosmos DB would store {digits} as another number")
-    # JSON would return 1.0 as 1
+    # Cosmos DB returns 1.0 as 1, so read it as 1 here: the comparison with the body then shows the difference.
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number
 
 

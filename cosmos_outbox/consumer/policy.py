@@ -11,9 +11,11 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.retries import Backoff
 
-# If the handlers fail on so many keys, and no message takes effect meanwhile, the messages are not at fault: no more keys are parked.
+# If the handlers fail on this many keys and no message takes effect meanwhile, the messages are not at fault. Then the consumer parks no
+# more keys.
 HALT_AFTER_KEYS = 5
-# A process whose event loop is blocked loses the lock of the message at hand, and then that of the session it was waiting for.
+# How many deliveries a process with a blocked event loop can lose at once: that of the message at hand, and that of the session for which
+# it was waiting.
 _LOST_AT_ONCE = 2
 
 

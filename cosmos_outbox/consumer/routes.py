@@ -25,9 +25,9 @@ class Route:
     """
     A handler, and the types of its arguments.
 
-    version: of the schema; None takes all.
-    upcasters: of a payload of an earlier version, by that.
-    permanent: errors that another attempt would raise again.
+    version: the schema version that the handler takes; None if it takes all.
+    upcasters: for each earlier version, the function that turns its payload into that of the next version.
+    permanent: errors after which another attempt would fail again.
     """
 
     handler: Callable[[Any, Message, Any], Awaitable[None]]
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def _event_in(message: Message) -> CloudEvent | None:
-    """Return the CloudEvent that a message contains. For most messages a quick look shows that they contain none."""
+    """Return the CloudEvent that a message contains, or None. Most messages lack the words that a CloudEvent has, and are not parsed."""
     says = b"specversion" in message.body or "cloudevents" in (message.content_type or "").lower()
     says = says or any(name.startswith(PREFIXES) for name in message.properties)
     return message.cloud_event if says else None
@@ -55,13 +55,15 @@ def _event_in(message: Message) -> CloudEvent | None:
 
 def unwrap(message: Message) -> Message:
     """
-    Return a message as its consumer sees it. If it contains a CloudEvent, its subject is the event's type, extensions fill in missing
-    properties, and a message without an id gets the id that the specification makes unique.
+    Return a message as a handler gets it. A message that contains no CloudEvent stays as it is.
+
+    Of a CloudEvent, the type becomes the subject of the message, and the extension attributes become properties that the message lacks. A
+    message without an id gets one from the event's `source` and `id`, which the specification makes unique together.
     """
     try:
         event = _event_in(message)
     except MessageUnreadable:
-        return message  # no handler will be found for it; the error says why
+        return message  # `find` raises the error again
     if event is None:
         return message
     extensions = event.extensions
@@ -85,7 +87,7 @@ class Routes:
         return frozenset(self._routes)
 
     def __iter__(self) -> Iterator[tuple[str, Route]]:
-        """Yield each subject for which there is a handler, with the type that the handler takes."""
+        """Yield each subject for which there is a handler, with the handler's route. A subject comes once for each version."""
         return ((subject, route) for subject, versions in self._routes.items() for route in versions.values())
 
     def add(self, subject: str, route: Route) -> None:
@@ -93,7 +95,7 @@ class Routes:
         Add a handler.
 
         Raises:
-            TypeError: the subject has one for this version.
+            TypeError: the subject already has a handler for this version.
         """
         versions = self._routes.setdefault(subject, {})
         if versions and (route.version in versions or None in (route.version, *versions)):
@@ -107,10 +109,10 @@ class Routes:
         Return the handler of a message and the event to give to it; None if no handler takes the subject.
 
         Raises:
-            UnknownVersion: none takes its version, and no upcasters lead to one that a handler takes.
-            MessageUnreadable: its body is no such event, or its version no number.
+            UnknownVersion: no handler takes the message's schema version, and no upcasters lead from it to a version that a handler takes.
+            MessageUnreadable: the body does not fit the event that the handler takes, or the schema version is no number.
         """
-        # if the body cannot be read, the error must not say that a handler is missing
+        # Read the event first: if that fails, the error must say so, and not that a handler is missing.
         event = _event_in(message)
         if (versions := self._routes.get(message.subject)) is None:
             return None
@@ -134,10 +136,10 @@ class Routes:
 
 def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route, list[Upcaster]]:
     """
-    Return the route of the next version to which upcasters lead, and those upcasters.
+    Return the route of the lowest later version to which upcasters lead from the message's version, and those upcasters in order.
 
     Raises:
-        UnknownVersion: they lead to none.
+        UnknownVersion: the upcasters lead to no version that a handler takes.
     """
     said, taken = _schema_version(message), sorted(known or 0 for known in versions)
     advice = ""
@@ -158,7 +160,7 @@ def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
     Return the JSON object in the body of a message; for a CloudEvent, its data.
 
     Raises:
-        MessageUnreadable: it carries none.
+        MessageUnreadable: the body holds no JSON object.
     """
     try:
         body = json.loads(message.body) if event is None else event.data

@@ -1,4 +1,6 @@
-"""Waits: the messages of one process that wait through no fault of theirs: since when, for how long, and how that is reported."""
+"""
+Waiting messages: those that a consumer's process cannot handle now, though they are not at fault. Since when they wait, and for how long.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ from cosmos_outbox.ports import Retry
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
-# A message waits for its store for at most 8 s at a time while other messages take effect.
+# The step of the back-off up to which a message waits for its store while other messages take effect: at most 8 s at a time.
 _MOST_ALONE = 5
-_MOST_MESSAGES = 10_000  # waiting messages that are remembered
+_MOST_MESSAGES = 10_000  # how many waiting messages a process remembers
 
 
 @dataclass(slots=True)
 class Wait:
     """
-    A message that waits.
+    How long and how often a message has had to wait.
 
-    since: it first had to.
+    since: when it had to wait for the first time.
     asked_at: when its handler first asked for a later time; None if it never did.
-    times: how often it had to.
+    times: how often it had to wait.
     """
 
     since: float
@@ -42,13 +44,13 @@ def _loop_time() -> float:
 @dataclass(slots=True)
 class Waits:
     """
-    The messages that wait, and the reason of each.
+    The messages that wait in one process, and for how long.
 
-    inbox: of the consumer, which reports.
-    now: the time in seconds. Defaults to the running loop's.
+    inbox: the inbox of the consumer, which reports each wait.
+    now: a function that returns the time in seconds. Defaults to the clock of the running loop.
     known: the messages that wait, by their ids.
-    circuits: by subject, of those of which a message asked for a later time since one took effect.
-    outages: how often a store made a message wait since none did.
+    circuits: the circuit breakers, by subject. A subject has one from the first message that asks for a later time until one takes effect.
+    outages: how often in a row a message had to wait because a store was away.
     """
 
     inbox: Inbox
@@ -58,7 +60,7 @@ class Waits:
     outages: int = 0
 
     def for_store(self, message: Message, key: str, error: Exception) -> Retry:
-        """Have a message wait because a store is away: longer each time, and no less than the store asked for."""
+        """Return for how long a message waits whose store is away: longer each time, and at least as long as the store asked for."""
         wait = self._more(message)
         self.outages += 1
         rank = max(self.outages, min(wait.times, _MOST_ALONE))
@@ -67,7 +69,7 @@ class Waits:
 
     def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
         """
-        Have a message wait because its handler asks for a later time. Return None if it has waited for the longest time allowed.
+        Return for how long a message waits whose handler asks for a later time; None if the message has waited for `longest_wait`.
         """
         now, wait = self.now(), self._more(message)
         circuit = self.circuits.setdefault(message.subject, Circuit(error))
@@ -82,7 +84,7 @@ class Waits:
 
     def for_others(self, message: Message, key: str) -> Retry | None:
         """
-        Have a message wait while other messages of its subject ask for a later time. Return None if its handler may be called now.
+        Return for how long a message waits while others of its subject ask for a later time; None if its handler may be called now.
         """
         circuit = self.circuits[message.subject]
         new = getattr(self.known.get(message.message_id), "asked_at", None) is None
@@ -98,7 +100,7 @@ class Waits:
             circuit.probe = None
 
     def took_effect(self, message: Message) -> None:
-        """Close the circuit of a message's subject."""
+        """Close the circuit breaker of a message's subject, because the message took effect."""
         circuit = self.circuits.pop(message.subject)
         if circuit.opened_at is not None:
             self._report_move(message.subject, circuit, "closed")
@@ -115,7 +117,7 @@ class Waits:
 
     def _more(self, message: Message) -> Wait:
         """
-        Count one more wait of a message and return the count. Beyond the limit, the messages that waited longest ago are forgotten.
+        Count one more wait of a message, and return its counts. Beyond the limit, forget the message whose last wait is the oldest.
         """
         wait = self.known.pop(message.message_id, None) or Wait(since=self.now())
         self.known[message.message_id] = wait
