@@ -1,4 +1,4 @@
-"""Keys by cause: parked keys grouped by what failed, because one faulty release of a producer parks very many."""
+"""Keys by cause: group parked keys by what failed, because one faulty version of a producer can park thousands of keys."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 from cosmos_outbox.parking.parked_documents import Failure, ParkedKey
 
-# The parts in which two failures of one cause differ: quoted names, ids and numbers.
+# Quoted names, ids and numbers in the text of an error. Failures with the same cause differ in nothing else.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """
-    Keys that failed alike.
+    The parked keys whose failures have the same cause.
 
-    error: what their failures have in common; "" of keys that wait for a release and failed on nothing.
-    parked_at: since when the oldest is parked.
+    error: the text that their failures have in common; "" for keys without a failure, which only wait for a release.
+    keys, held: how many keys these are, and how many events they hold.
+    parked_at: when the first of them was parked.
     example: one of the keys.
     """
 
@@ -36,7 +37,7 @@ def failure_text(failure: Failure) -> str:
 
 
 def cause_of(failure: Failure) -> str:
-    """Return the text of a failure without names, ids and numbers, which failures of the same cause share."""
+    """Return the text of a failure without quoted names, ids and numbers. Failures with the same cause have the same such text."""
     return _PARTICULARS.sub("…", failure_text(failure))
 
 

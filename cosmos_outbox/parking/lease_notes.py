@@ -12,20 +12,21 @@ from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Notes
 
 POLL_TIMEOUT_SECONDS = 1.0  # the longest time by which a silent store may delay a page
-POLL_SECONDS = 15.0  # seconds between two polls for keys that no lease names, and for outdated names
-# names of a lease that are checked at once; a check of an outdated one costs three requests
+# the time between two polls for keys that an operator parked by hand, and for names of keys that were handed back
+POLL_SECONDS = 15.0
+# how many names of a lease one poll checks; the check of a key that was handed back costs three requests
 _CHECKED_AT_ONCE = 10
 
 
 class ParkedNames:
-    """The names of the parked keys of a lease's range, stored in the lease's notes. A name may be outdated, but none is missing."""
+    """The names of the parked keys of a lease's range, stored in the lease's notes. None is missing; one may be of a key handed back."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        # the names that were not checked for longest come first
+        # the names in the order in which they were last checked, oldest check first
         self._names = dict.fromkeys(_names_in(notes.text))
         self._polled_at = 0.0
-        # no owner of the lease has saved names yet, not even an empty list
+        # whether no owner of the lease has saved names yet, not even an empty list
         self.never_saved = notes.text is None
 
     def __contains__(self, partition_key: str) -> bool:
@@ -45,7 +46,7 @@ class ParkedNames:
 
     async def poll(self, parking: Parking, scope: Scope) -> None:
         """
-        From time to time, check some names and forget those of keys that were handed back.
+        If the last poll was long enough ago, check some names in the parked store, and forget those of keys that were handed back.
 
         Raises:
             StoreError: the store refused or failed.
@@ -57,10 +58,12 @@ class ParkedNames:
 
     async def make_room(self, parking: Parking, scope: Scope, *, for_key: str, check: bool = True) -> None:
         """
-        At the limit of parked keys, forget the names of keys that were handed back, except names that were checked a moment ago.
+        If the limit of parked keys is reached, check the names, and forget those of keys that were handed back.
+
+        `check` is False if the names were checked a moment ago.
 
         Raises:
-            ParkingFull: the limit is reached all the same.
+            ParkingFull: as many keys as the limit allows are still parked.
             StoreError: the store refused or failed.
         """
         if len(self) >= parking.max_keys and for_key not in self and check:

@@ -1,4 +1,4 @@
-"""Operator actions: list parked keys, release one, drop an event for good."""
+"""Operator actions on parked keys: list them, park one by hand, release one, drop an event, erase a record."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from cosmos_outbox.parking.release import Release, Released, Send, first_held
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 
-# Held events, records, and documents that cannot be read
+# The held events of a key, its records of dropped or edited events, and its documents that cannot be read
 _Events = tuple[tuple[ParkedEvent, ...], tuple[ParkedEvent, ...], tuple[Unreadable, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
     """
-    A parked key, its queue in order, and the records of events that were dropped or sent edited, oldest first.
+    A parked key, its held events in order, and the records of events that were dropped or sent with an edited payload, oldest first.
     """
 
     key: ParkedKey
@@ -55,10 +55,10 @@ class ParkedKeys:
 
     Args:
         store: the parked store.
-        send: sends held events; only `release` needs it. For events of an outbox, `relay.parked_events.resending(publisher)`.
-        scope: which processor, and which container of events. Defaults to the one of batches that name none, as in tests.
+        send: sends held events; only `release` needs it. For events of an outbox, `relay.released_events.resending(publisher)`.
+        scope: the processor and the container of the events. Defaults to empty names, as in tests.
         retry: for how long one operation on the store is tried. Defaults to 10 s.
-        utcnow: the clock of the records; no decision about order depends on it.
+        utcnow: returns the time for records. No decision about order depends on it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ParkedKeys:
         self._retry, self._utcnow = retry or RetryOptions(), utcnow
 
     async def list(self) -> tuple[ParkedKey | Unreadable, ...]:
-        """Return all parked keys, oldest first, then those that cannot be read. A key that was parked a moment ago may be missing."""
+        """Return all parked keys, the oldest first, then those whose documents cannot be read. A key parked a moment ago may be missing."""
         query = partial(self._store.keys, processor=self._scope.processor, container=self._scope.container)
         found = readable_keys(await retry_reads(query, self._retry))
 
@@ -88,7 +88,7 @@ class ParkedKeys:
         Return a parked key with its events.
 
         Raises:
-            KeyNotParked: it is not parked; `records` returns what is kept of earlier times.
+            KeyNotParked: the key is not parked; `records` returns its records of earlier times.
             ParkingError: the document of the key cannot be read.
         """
         key = await self.find(partition_key)
@@ -100,8 +100,8 @@ class ParkedKeys:
         Return a parked key.
 
         Raises:
-            KeyNotParked: it is not parked.
-            ParkingError: its document cannot be read.
+            KeyNotParked: the key is not parked.
+            ParkingError: the document of the key cannot be read.
         """
         return await retry_on_conflict(lambda: self._key(partition_key), self._retry)
 
@@ -110,8 +110,8 @@ class ParkedKeys:
         Return the event that a release would send first; None if the key holds none.
 
         Raises:
-            KeyNotParked: it is not parked.
-            ParkingError: a document cannot be read.
+            KeyNotParked: the key is not parked.
+            ParkingError: the document of the key or of an event cannot be read.
         """
 
         async def step() -> ParkedEvent | None:
@@ -121,16 +121,16 @@ class ParkedKeys:
 
     async def records(self, partition_key: str) -> tuple[ParkedEvent | Unreadable, ...]:
         """
-        Return the records of a key's events that were dropped or sent edited: the oldest first, unreadable ones last.
+        Return the records of a key's events that were dropped or sent with an edited payload: the oldest first, unreadable ones last.
 
-        They stay when the key is handed back.
+        The records stay when the key is handed back.
         """
         _, records, unreadable = await self._events(self._scope.partition_of(partition_key))
         return (*records, *unreadable)
 
     async def find_events(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
         """
-        Return those of the given events that are held or have a record, by their ids.
+        Return, by its id, each of the given events that is held or has a record.
 
         Raises:
             ParkingError: a document cannot be read.
@@ -147,7 +147,7 @@ class ParkedKeys:
         return found
 
     async def load_key_filter(self) -> Callable[[str], bool]:
-        """Return a function which says whether a partition key has held events or records now. One query reads that for all keys."""
+        """Return a function that says whether a partition key has held events or records. One query reads the answer for all keys now."""
         partitions = await retry_reads(self._store.partitions, self._retry)
         return lambda partition_key: self._scope.partition_of(partition_key) in partitions
 
@@ -156,7 +156,7 @@ class ParkedKeys:
         Park a key by hand. The relays hold its events from their next poll on, within 15 seconds.
 
         Returns:
-            The key as it is parked now; one that was parked already stays as it is.
+            The parked key. A key that was parked already stays unchanged.
 
         Raises:
             UsageError: the key is an empty text.
@@ -184,32 +184,32 @@ class ParkedKeys:
         by: str | None = None,
     ) -> Released:
         """
-        Send the held events of a key in order, and those that arrive meanwhile; then hand the key back to the relays.
+        Send the held events of a key in order, and the events that arrive meanwhile. Then hand the key back to the relays.
 
         A release takes the key over from an earlier one that still runs or was killed, and goes on where that one stopped.
 
         Args:
             partition_key: the key.
-            edited: the payload (`data`) to send in place of that of the first held event. The event keeps its id; what
-                was committed stays in the parked store beside it.
-            event_id: the event that `edited` is for. Another release may have sent it since the caller looked.
-            by: the operator, for the record of an edited event.
+            edited: the payload (`data`) to send instead of the payload of the first held event. The event keeps its id. The committed
+                payload stays in the parked store, in the record of the event.
+            event_id: the event that `edited` is for. If another release has sent that event since the caller looked, this one is refused.
+            by: the name of the operator, for the record of an edited event.
 
         Returns:
-            What was sent. If the key's next event is refused too, the key stays parked, with the new failure.
+            How many events were sent. If the topic refuses one of them again, the key stays parked, with the new failure.
 
         Raises:
-            KeyNotParked: it is not parked, or holds no event to edit.
+            KeyNotParked: the key is not parked, or holds no event to edit.
             ParkingError: the document of the key or of a held event cannot be read.
             ReleaseTakenOver: a later release or drop of the key began.
-            UsageError: `edited` has no `event_id`, or a value that a document does not keep; or the first held event is another one.
-                Nothing was changed.
-            PublishError: the topic did not answer; what was not sent is still held.
+            UsageError: `edited` is given without `event_id`, or has a value that JSON would change; or `event_id` is not the first held
+                event. Nothing was changed.
+            PublishError: the topic did not answer; the events that were not sent are still held.
         """
         if self._send is None:
             raise UsageError("A release sends events: pass `send=resending(publisher)` to ParkedKeys.")
         if edited is not None and event_id is None:
-            raise UsageError("`payload` replaces the payload of one event: pass its event_id.")
+            raise UsageError("`edited` replaces the payload of one event: pass its event_id.")
         if edited is not None and not _is_kept(dict(edited)):
             raise UsageError("The payload has a value that is no JSON: write it as text.")
         release = Release(
@@ -226,14 +226,13 @@ class ParkedKeys:
         self, partition_key: str, event_id: str, *, reason: str, by: str | None = None
     ) -> ParkedEvent:
         """
-        Give up one held event for good; return its record, which stays in the parked store with the operator and the reason.
+        Decide that a held event is never sent. Return its record, which stays in the parked store with the operator and the reason.
 
-        Another drop of the same event adds its own.
+        A second drop of the same event adds its own operator and reason to the record.
 
-        The key stays parked until it is released; a release that is under way ends. Two things cannot be undone. A worker
-        that read the event before it was parked, or a release that was about to send it, may still send it, if the broker
-        accepts it by now. And where events are routed to several topics, one behind the event that parked the key may be in
-        another topic already.
+        The key stays parked until it is released. A release that is under way stops. Two things cannot be undone. A worker that read the
+        event before it was parked, or a release that was about to send it, may still send it, if the broker accepts it by now. And if
+        events go to several topics, events behind the one that parked the key may already be in another topic.
 
         Raises:
             KeyNotParked: the key is not parked, or does not hold the event.
@@ -274,8 +273,8 @@ class ParkedKeys:
         """
         Erase payloads and errors from the record of an event. The record itself stays, so that no replay sends the event again.
 
-        The id of the event and the partition key stay, and so do the event itself in its own container, until its time to live
-        ends, and the copies that consumers have.
+        The id of the event and the partition key are not erased. Nor is the event in its own container, which stays until its time to live
+        ends, and nor are the copies that consumers have.
 
         Raises:
             KeyNotParked: there is no record of the event.

@@ -1,6 +1,4 @@
-"""
-Park: put an event that failed, and the later events of its partition key, at the end of a queue; and say whether a key is parked.
-"""
+"""Park: put an event that cannot be sent, and the later events of its partition key, into a queue; and say whether a key is parked."""
 
 from __future__ import annotations
 
@@ -46,13 +44,13 @@ from cosmos_outbox.stored_documents import size_on_wire
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
-_PATIENCE_SECONDS = 2.0  # how long an append waits while a release hands the key back
+_PATIENCE_SECONDS = 2.0  # how long an append waits for a release to hand the key back
 _BATCH_BYTES = 1_500_000  # a transactional batch may have 2 MB; the rest is room for JSON escapes
 _WRAPPING_BYTES = 1000  # about the size of an event's document without the event
 
 
 class Parkable(Protocol):
-    """A JSON document that can be put into a queue, identified inside its partition key by an id."""
+    """An event or message that can be put into a queue: a JSON document with an id that is unique within its partition key."""
 
     @property
     def id(self) -> str: ...
@@ -69,9 +67,9 @@ class HoldResult(Generic[ItemT]):
     """
     The outcome of `Parking.hold`.
 
-    parked: whether the key is parked; if not, its events are to be sent, or an operator has dealt with all of them.
-    not_held: to be sent, because the key is not parked.
-    decided: what an operator did with the first one, a message, which is in no queue.
+    parked: whether the key is parked.
+    not_held: the events that the caller has to send, because the key is not parked.
+    decided: for a message that is in no queue because an operator has dropped it or sent it with another payload: which of the two.
     """
 
     parked: bool
@@ -84,8 +82,9 @@ class FoundKeys:
     """
     The parked keys that a query found. The query may lag behind writes.
 
-    by_hand: those that no lease names because an operator parked them. One whose document cannot be read is among them, so that its
-        events wait; other keys go on.
+    parked: all of them.
+    by_hand: the keys that an operator parked by hand, so that no lease names them. A key whose document cannot be read is among them, so
+        that its events wait.
     """
 
     parked: frozenset[str] = frozenset()
@@ -94,15 +93,16 @@ class FoundKeys:
 
 class Parking:
     """
-    Puts events, or messages, into the parked store, for a relay or a consumer.
+    Puts the events of a relay, or the messages of a consumer, into the parked store.
 
     Args:
         store: the parked store.
-        max_keys: of parked keys, of each lease. Defaults to 1,000.
-        max_events: of held events, for each key. Defaults to 10,000.
+        max_keys: how many keys of one lease may be parked. Defaults to 1,000.
+        max_events: how many events of one key may be held. Defaults to 10,000.
         retry: for how long one operation is tried. Defaults to 10 s.
-        utcnow: the clock of the records; no decision about order depends on it.
-        references: whether what does not fit is held as a reference to its own container. Defaults to True; a message has none.
+        utcnow: returns the time for records. No decision about order depends on it.
+        references: whether an event that does not fit is held without its payload, which a release reads in the event's own container.
+            Defaults to True. A consumer passes False, because a message has no such container.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Parking:
             return True
 
     async def is_key_parked(self, partition_key: str, scope: Scope) -> bool:
-        """Say whether a partition key is parked. A key whose document cannot be read counts as parked."""
+        """Say whether a partition key is parked. If the document of the key cannot be read, it counts as parked."""
         return await self.is_parked(broker_id(partition_key), scope)
 
     async def hold(
@@ -159,34 +159,34 @@ class Parking:
         scope: Scope = Scope(),  # noqa: B008 - a frozen value
     ) -> HoldResult[ItemT]:
         """
-        Put events at the end of their key's queue; return those to send instead, because the key is not parked.
+        Put events at the end of their key's queue. If the key is not parked, return the events as those that have to be sent.
 
-        All earlier events of the key must have been sent or held. A call may be repeated, here or elsewhere.
+        All earlier events of the key must have been sent or held. The call may be repeated, also by another process.
 
         Args:
-            partition_key: of all the events.
+            partition_key: the key of all the events.
             items: the events, in order.
-            failure: why the first of them cannot be sent; it parks the key. Without it, the key was parked before.
-            scope: which processor of which container they belong to.
+            failure: why the first event cannot be sent: the key is parked because of it. None if the key was parked before.
+            scope: the processor and the container to which the events belong.
 
         Raises:
-            ParkingFull: a limit is reached; the events up to it may be held.
+            ParkingFull: the limit of held events is reached; the events that fit below it may be held.
             StoreError: the store refused or failed.
         """
         due, parked, partition = list(items), False, scope.partition_of(partition_key)
-        # the event that an operator dropped, or had sent with another payload
+        # the record of the first message, if an operator dropped it or had it sent with another payload
         decided: ParkedEvent | None = None
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step() -> None:
             nonlocal due, parked, decided
-            # if this write succeeds in parking the key, it was not parked before
+            # A write that parks the key proves, by its success, that the key was not parked before. So no other proof is needed then.
             parks = bool(due) and failure is not None and due[0].id == failure.event_id
             key = await key_in(self._store, partition, prove=not parks)
             parked = key is not None
             if not due:
-                # the store has all events already, possibly under a newer epoch than the key that was read
+                # The store has all events already, although perhaps from a later parking of the key than the one that was read.
                 return
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
@@ -194,24 +194,24 @@ class Parking:
                 if failure is None or not parks:
                     return
                 key = new_key(partition_key, partition, scope, failure, now=self._utcnow())
-            # if another program writes the record meanwhile, it is read again
+            # Forget the record, because another program may write it meanwhile: a refused append reads it again.
             replaced, decided = decided, None
             try:
                 count = await self._append(key, due, failure, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
                     decided = await self._find_decision(key, due[0])
-                    # If a message comes again after its key was handed back, it was sent again on purpose: it is held like any other.
-                    # If its handler fails again, the message is not parked again.
+                    # A dropped message that arrives after its key was handed back was sent again on purpose, so it is held like any other
+                    # message of a parked key. But it does not park its key again if its handler fails again.
                     again = failure is None and decided is not None and decided.is_dropped_before(key)
                     due = due if again else await self._behind_known(key.partition, due)
                     if not due and not self._references:
-                        return  # the message has a record, whatever becomes of the key
+                        return  # an operator has decided about the message, so it needs no place in the queue
                 raise
             due, parked = due[count:], True
 
         left = 0
-        while due and len(due) != left:  # else the key was handed back
+        while due and len(due) != left:  # stop if a step appended nothing, because the key is not parked
             left = len(due)
             await retry_on_conflict(step, self._retry)
         return HoldResult(parked=parked, not_held=due, decided=decided.status if decided else None)
@@ -223,7 +223,7 @@ class Parking:
         failure: Failure | None,
         replaced: ParkedEvent | None,
     ) -> int:
-        """Write the key and as many events as fit into one batch, all or nothing. Return the number of events."""
+        """Write the key and as many events as fit into one batch. Return how many events the batch had."""
         room = self._max_events - key.held
         if room <= 0:
             raise ParkingFull(
@@ -257,8 +257,8 @@ class Parking:
         except RequestTooLarge:
             if not self._references:
                 raise
-            # The service measures sizes in its own way. So store a single event, and of that only a reference by which it can be
-            # found.
+            # Cosmos DB measures sizes in its own way, so the batch may be too large in spite of the estimate. So store one event only, and
+            # without its payload, which a release can read in the event's own container.
             events = [events[0].as_reference()]
             await self._commit(key, events, failure)
         return len(events)
@@ -275,16 +275,16 @@ class Parking:
         await self._store.commit(key.partition, writes)
 
     async def _find_decision(self, key: ParkedKey, item: Parkable) -> ParkedEvent | None:
-        # An event comes again when its page does, and stays what it is. A message may come after its key was handed back: it then has
-        # a record of an earlier time, which is replaced, whatever it says. A record that a newer version wrote stops nothing.
+        # Only a message needs this. An event with a record arrives again only if its page is read again, and then its record stays. A
+        # message may arrive again after its key was handed back, and then replaces its record of that earlier time.
         if self._references or key.etag is None:
             return None
         record = event_of(await self._store.read(parked_id(item.id), key.partition))
         return None if record.status is EventStatus.HELD else record
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
-        # An event that is held already, was dropped, or was sent with another payload has a document in the key's partition of the
-        # parked store, and needs no other. Nor does any event before it: that was sent, or is held as well.
+        # Skip all events up to the last one that has a document in the parked store: that event is held, was dropped or was sent with
+        # another payload. The events before it were sent or are held as well.
         first = due[: MAX_BATCH_OPERATIONS - 1]
         ids = [parked_id(item.id) for item in first]
         known = await self._store.present(partition, ids)
@@ -298,18 +298,19 @@ def _is_by_hand(failure: Failure | None) -> bool:
 
 async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> ParkedKey | None:
     """
-    Return the parked key of a partition with certainty; None means that the key is surely not parked.
+    Return the parked key of a partition of the store; None if the key is certainly not parked.
 
-    Without `prove`, None says that none was found: the caller's own write shows whether there is one.
+    If `prove` is False, None only means that a read found no document. The caller's own write then shows whether there is one.
 
     Raises:
-        PreconditionFailed: there is one, but the read was behind; read again.
-        ParkingError: its document cannot be read.
+        PreconditionFailed: the key is parked, but the read was behind; read again.
+        ParkingError: the document of the key cannot be read.
     """
     try:
         return key_of(await store.read(KEY_ID, partition))
     except NotFound:
-        # A read may lag, a write does not: if a deletion finds no document, the key is not parked.
+        # A read may lag behind, but a write does not. So try to delete the document under an etag that matches none: NotFound proves that
+        # the key is not parked.
         with suppress(NotFound):
             if prove:
                 await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
@@ -321,8 +322,8 @@ async def read_parked_key(store: ParkedStore, partition: str, partition_key: str
     Return a parked key, as a single read finds it.
 
     Raises:
-        KeyNotParked: it is certain that it is not parked.
-        PreconditionFailed, ParkingError: as `key_in`.
+        KeyNotParked: the key is certainly not parked.
+        PreconditionFailed, ParkingError: see `key_in`.
     """
     if (key := await key_in(store, partition)) is None:
         raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")

@@ -1,13 +1,13 @@
 """
 The documents of the parked store: one for each parked key, and one for each of its events.
 
-    outbox.key    one in the partition of each parked key: where its queue begins and ends, which release empties it
-    event.<id>    an event in the queue, or the record of one that was dropped or sent with another payload
-    outbox.processor    of no key: that the processor has had leases (`first_run`)
+    outbox.key          one for each parked key: where the key's queue begins and ends, and which release empties it
+    event.<id>          an event in the queue, or the record of an event that was dropped or sent with another payload
+    outbox.processor    one for each processor: the note that it has had leases (`seen_leases_note`)
 
-They belong to one processor of one container (`Scope`): the partition is made of the processor's name, the container's
-resource id and the key, so processors that share a store never see each other's documents. No document has a TTL. An
-event's document is named after the event, so a relay that parks the event again finds it.
+Each document belongs to one processor of one container (`Scope`). Its partition key is made of the processor's name, the container's
+resource id and the parked key, so processors that share a store never see each other's documents. No document has a TTL. The id of an
+event's document contains the id of the event, so a relay that parks the event again finds the document.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cosmos_outbox.stored_documents import Document, size_on_wire
 
 KEY_ID = "outbox.key"
 BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
-NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # matches no document
+NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # an etag that no document has
 
 _LONGEST_PARTITION = 2000  # bytes; Cosmos DB takes partition keys of 2,048
 _LONGEST_ERROR = 2000
@@ -46,7 +46,7 @@ def _name_in_store(name: str) -> str:
     return _OTHER_NAMES.get(name) or to_camel(name)
 
 
-# The type of each field of a document. Only the kind of a value is checked, so half a surrogate pair can be read, too.
+# The types of the fields of a document. Pydantic checks only the class of a value, so that a text with half a surrogate pair can be read.
 _OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_etag"}
 _STORED = ConfigDict(alias_generator=_name_in_store)
 _Text = InstanceOf[str]
@@ -57,8 +57,8 @@ class KeyState(StrEnum):
     """The state of a parked key."""
 
     PARKED = "parked"
-    RELEASING = "releasing"  # a release empties the key's queue, or was killed while it did
-    # The queue is nearly empty: a relay waits before it appends, so that the release can hand the key back.
+    RELEASING = "releasing"  # a release is sending the events of the queue, or was killed while it did
+    # A release asks the relays to wait a moment before they append, so that it can empty the queue and hand the key back.
     CLOSING = "closing"
 
 
@@ -67,7 +67,7 @@ class EventStatus(StrEnum):
 
     HELD = "held"
     DROPPED = "dropped"  # dropped by an operator; kept as the record of that decision
-    SENT = "sent"  # sent with another payload than was committed; kept as the record of that
+    SENT = "sent"  # sent with another payload than the committed one; kept as the record of that
     PURGED = "purged"  # the contents are erased; the document stays, so that no replay sends the event again
 
 
@@ -78,7 +78,7 @@ class Scope:
 
     Args:
         processor: the processor's name.
-        container: the resource id of the container of events. A recreated container has another one.
+        container: the resource id of the container of the events. A container that is deleted and created again has another id.
     """
 
     processor: _Text = ""
@@ -100,8 +100,10 @@ class Failure:
     """
     Why an event could not be sent.
 
-    reason: the class of the error.
-    frames: where it was raised, in the code of a caller.
+    reason: the name of the error's class.
+    error: the text of the error.
+    attempts: how often it was tried to send the event.
+    frames: the calls outside of this library that led to the error, such as those of a handler.
     """
 
     __pydantic_config__ = _STORED
@@ -118,7 +120,7 @@ class Decision:
     """
     A decision of an operator about an event: when, who, what, and why.
 
-    by: the name that the operator's program gave. None if it gave none.
+    by: the name of the operator, if the operator's program gave one; else None.
     """
 
     __pydantic_config__ = _STORED
@@ -132,11 +134,12 @@ class Decision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedKey:
     """
-    A parked partition key and its queue: the events at the positions `first` to `next - 1`, including dropped ones.
+    A parked partition key. Its queue has the events at the positions `first` to `next - 1`, including dropped ones.
 
-    partition: where its documents lie.
-    epoch: differs each time the key is parked.
-    claim: the id of the newest release, while it runs or after it was killed. Any later release or drop replaces it.
+    partition: the partition key of its documents in the parked store.
+    epoch: an id of this parking of the key; the next time the key is parked, it gets another one.
+    claim: the id of the newest release, while it runs or after it was killed. A later release or drop replaces the claim.
+    held: how many events of the queue are held.
     """
 
     __pydantic_config__ = _STORED
@@ -155,7 +158,7 @@ class ParkedKey:
     etag: _Text | None = None
 
     def write(self) -> Write:
-        """Return the write that creates this document. If it was read, return the write that replaces it, unless it changed since."""
+        """Return the write that creates the key's document or, if the key was read from the store, replaces it under the etag read."""
         stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
         document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
         kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
@@ -165,15 +168,15 @@ class ParkedKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedEvent:
     """
-    An event in the queue of a parked key, or the record that stays of it.
+    An event in the queue of a parked key, or the record that stays of an event.
 
-    id: of its document.
-    event: as the change feed delivered it, or with the payload that an operator gave it.
-    referenced: `event` lacks its `data`, because a copy does not fit into the store: a release reads it from the event's
-        own container, while it is there.
-    original: the payload before it was edited.
-    note: why it was dropped.
-    decisions: of operators, oldest first.
+    id: the id of its document in the parked store.
+    event: the event's document as the change feed delivered it, or with the payload that an operator gave it.
+    referenced: True if `event` lacks its `data`, because a copy of it would not fit into the store. A release reads the `data` in the
+        event's own container, as long as the event is there.
+    original: the committed payload, if an operator replaced it.
+    note: why an operator dropped the event.
+    decisions: the decisions of operators about the event, oldest first.
     """
 
     __pydantic_config__ = _STORED
@@ -200,7 +203,7 @@ class ParkedEvent:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Return the payload; {} if the payload is no object, or is stored only in the event's own container."""
+        """Return the payload of the event; {} if it is no JSON object, or is stored only in the event's own container."""
         data = self.event.get("data")
         return data if isinstance(data, Mapping) else {}
 
@@ -210,7 +213,7 @@ class ParkedEvent:
 
     def as_reference(self) -> ParkedEvent:
         """
-        Return the event without its payload. A release finds the payload in the event's own container, by id, key, etag and place.
+        Return the event without its payload. A release reads the payload in the event's own container.
         """
         event = {name: value for name, value in self.event.items() if name != "data"}
         if size_on_wire(event) > _LONGEST_META:
@@ -218,7 +221,7 @@ class ParkedEvent:
         return replace(self, event=event, referenced=True)
 
     def write(self) -> Write:
-        """Return the write that stores this event, as `ParkedKey.write` does for a key."""
+        """Return the write that creates the event's document or, if the event was read from the store, replaces it under the etag read."""
         document: Document = {"type": "parkedEvent"}
         document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
         document["event"] = {
@@ -232,7 +235,7 @@ class ParkedEvent:
         return Write(kind=kind, id=self.id, document=document, etag=self.etag)
 
     def with_payload(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
-        """Return the event with another payload; the committed one is kept as `original`."""
+        """Return the event with another payload. The committed payload is kept as `original`."""
         original = self.original if self.original is not None else dict(self.data)
         event = {**self.event, "data": dict(data)}
         return replace(self, event=event, referenced=False, original=original).with_decision(decision)
@@ -243,7 +246,7 @@ class ParkedEvent:
 
     def without_contents(self, decision: Decision) -> ParkedEvent:
         """Return the record that stays when the contents of the event are erased."""
-        # A reason may name a person, so it is erased. An audit asks who decided what, and when: that stays.
+        # The reason of a decision is erased, because it may name a person. Who decided what, and when, stays for an audit.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)
         return replace(purged, failure=None, original=None, note=None, decisions=(*decisions, decision))
@@ -253,7 +256,8 @@ def parked_id(event_id: str) -> str:
     """Return the id of an event's document in the parked store."""
     try:
         check_id(name := f"event.{event_id}")
-    except UsageError:  # the id is of a message, and another producer chose it
+    except UsageError:
+        # Cosmos DB would refuse the id: it is that of a message from a producer without this library
         return f"event.{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return name
 
@@ -261,7 +265,7 @@ def parked_id(event_id: str) -> str:
 def new_key(
     partition_key: str, partition: str, scope: Scope, failure: Failure, *, now: datetime
 ) -> ParkedKey:
-    """Return a key that is to be parked, in its partition of the parked store."""
+    """Return the parked key that a caller is about to write for the first time, with a new epoch and an empty queue."""
     return ParkedKey(
         partition_key=partition_key,
         partition=partition,
@@ -273,7 +277,7 @@ def new_key(
 
 
 def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure:
-    """Return the record of an error. Its text is cut so that it fits beside the event."""
+    """Return the Failure of an event whose sending raised an error. A long text of the error is cut."""
     return Failure(
         event_id=event_id,
         reason=type(error).__name__,
@@ -285,20 +289,20 @@ def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure
 
 def key_of(document: Mapping[str, Any]) -> ParkedKey:
     """
-    Read the document of a parked key.
+    Return the parked key that a document of the parked store describes.
 
     Raises:
-        ParkingError: it cannot be read.
+        ParkingError: the document cannot be read.
     """
     return _read(_KEYS, _KEY_FIELDS, {**document, "scope": document})
 
 
 def event_of(document: Mapping[str, Any]) -> ParkedEvent:
     """
-    Read the document of a held event, or of the record of one.
+    Return the event, held or kept as a record, that a document of the parked store describes.
 
     Raises:
-        ParkingError: it cannot be read.
+        ParkingError: the document cannot be read.
     """
     return _read(_EVENTS, _EVENT_FIELDS, document)
 
@@ -317,12 +321,12 @@ class Unreadable:
 
 
 def readable_keys(documents: Iterable[Mapping[str, Any]]) -> list[ParkedKey | Unreadable]:
-    """Read the documents of parked keys."""
+    """Return the parked keys that documents describe. A document that cannot be read becomes an Unreadable."""
     return [_readable(key_of, document) for document in documents]
 
 
 def readable_events(documents: Iterable[Mapping[str, Any]]) -> list[ParkedEvent | Unreadable]:
-    """Read the documents of events, and pass over those of keys."""
+    """Return the events that documents describe, without documents of keys. One that cannot be read becomes an Unreadable."""
     return [_readable(event_of, one) for one in documents if one.get("type") == "parkedEvent"]
 
 
@@ -344,7 +348,7 @@ _KEY_FIELDS, _EVENT_FIELDS = (
 
 
 def _read(kind: TypeAdapter[ValueT], names: frozenset[str], document: Mapping[str, Any]) -> ValueT:
-    """Read a document. If a field is missing or cannot be read, raise one error that names the document."""
+    """Return a document as an object. If a field is missing or has a wrong value, raise a ParkingError that names the document."""
     try:
         itemgetter(*sorted(names))(document)  # a KeyError names the missing field
         return kind.validate_python(document)

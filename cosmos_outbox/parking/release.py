@@ -1,6 +1,4 @@
-"""
-Release: the events of a parked key are sent from the beginning of its queue, then the key is handed back.
-"""
+"""Release: send the events of a parked key from the beginning of its queue, then hand the key back to the relays."""
 
 from __future__ import annotations
 
@@ -30,30 +28,32 @@ from cosmos_outbox.parking.parked_documents import (
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
-_CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
-# After so many events the release asks the relays to wait. Else the queue of a busy key might never be empty.
+# how many events one batch takes off the queue; it also writes the key's document
+_CHUNK = MAX_BATCH_OPERATIONS - 1
+# After this many rounds through the queue, the release asks the relays to wait before they append. Otherwise the queue of a busy key might
+# never be empty.
 _ROUNDS_BEFORE_CLOSING = 2
 _GIVE_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """How many of the given events were sent. If the topic refused the next one for good: the reason, and after how many attempts."""
+    """How many of the given events were sent. If the topic refused the next one for good, `refusal` is the error that says why."""
 
     events: int
     refusal: Exception | None = None
     attempts: int = 1
 
 
-# The function that sends held events in order and stops at the first that is refused. The program that held the events sends them
-# there, too. If it raises an OutboxError, it is unknown what was sent: the same events are sent again, before any later one. It
-# awaits its second argument before each send but the first. That raises ReleaseTakenOver once a later release or drop began.
+# The type of a function that sends held events in order, and stops at the first that is refused. If the function raises an OutboxError, it
+# is unknown which events were sent, and the same events are sent again before any later one. The second argument is a function that is
+# awaited before each send but the first. It raises ReleaseTakenOver once a later release or drop of the key began.
 Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitable[SendResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """The outcome of a release: how many events it sent and, if the key is still parked, the failure."""
+    """The outcome of a release: how many events it sent and, if the key is still parked, the failure of the event at which it stopped."""
 
     sent: int
     failure: Failure | None = None
@@ -67,9 +67,10 @@ class Released:
 @dataclass(slots=True, kw_only=True)
 class Release:
     """
-    One release of a key. Its claim is in the key's document, until a later release or drop replaces it.
+    One release of a key. Its claim stands in the key's document, until a later release or drop replaces it.
 
-    known: the key as this release wrote or read it last; a write under its etag shows whether it changed.
+    known: the key as this release last read or wrote it, so that it need not be read again. If another program has changed the key since,
+        the next write is refused, because it requires the etag.
     """
 
     store: ParkedStore
@@ -83,16 +84,16 @@ class Release:
 
     async def run(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> Released:
         """
-        Claim the key, empty its queue and hand it back; give the claim up after an error or a cancellation.
+        Claim the key, send the events of its queue and hand the key back. After an error or a cancellation, give the claim up.
 
         Raises:
-            OutboxError: as `ParkedKeys.release`.
+            OutboxError: see `ParkedKeys.release`.
         """
         try:
             await self._claim(edited, event_id, by)
             return await self._empty()
         except BaseException:
-            # The error that ended the release matters more than one here. After a crash, the next release replaces the claim.
+            # If giving up the claim fails too, raise the error that ended the release. The next release replaces a claim that is left.
             with suppress(errors.OutboxError, TimeoutError):
                 async with asyncio.timeout(_GIVE_UP_SECONDS):
                     await self._give_up()
@@ -102,7 +103,8 @@ class Release:
         sent, rounds, behind = 0, -1, 0
         while (found := await self._due()) is not None:
             key, due = found
-            if due[0].position >= behind:  # all events that were held when the round began are sent
+            # all events that were in the queue when the round began have been sent
+            if due[0].position >= behind:
                 rounds, behind = rounds + 1, key.next
             held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
             result = await self.send([due[place] for place in held], self._ensure_claimed)
@@ -121,8 +123,9 @@ class Release:
 
     async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
-        Write the id of this release, and the payload that it sends first, before it sends anything. So later releases send the same
-        payload.
+        Write the id of this release into the key's document, and an edited payload into the first event, before anything is sent.
+
+        So a later release that goes on sends the same edited payload.
         """
 
         async def step() -> None:
@@ -147,8 +150,8 @@ class Release:
 
     async def _due(self) -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
         """
-        Return the key and the beginning of its queue in order, dropped events too. If the queue is empty, hand the key back by deleting
-        it, and return None.
+        Return the key and the first events of its queue in order, including dropped ones. If the queue is empty, delete the key's document,
+        which hands the key back, and return None.
         """
         deleting: ParkedKey | None = None
 
@@ -170,7 +173,7 @@ class Release:
         return await retry_on_conflict(step, self.retry)
 
     async def _take_off(self, passed: Sequence[ParkedEvent], state: KeyState) -> None:
-        """Take events off the beginning of the queue. `state` says whether relays must wait before they append."""
+        """Take events off the beginning of the queue, and set the state of the key, which says whether relays wait before they append."""
 
         async def step() -> None:
             key = self._check(await self._read_key())
@@ -184,13 +187,14 @@ class Release:
             await retry_on_conflict(step, self.retry)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception, attempts: int) -> Failure:
-        """End the release at a refused event. The key stays parked."""
+        """End the release at a refused event: give up the claim and save the new failure. The key stays parked."""
         attempts += event.failure.attempts if event.failure is not None else 0
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
         async def step() -> None:
             key = await self._read_key()
-            if key is None or key.claim is not None or key.failure != failure:  # else the answer was lost
+            # If the document already says this, an earlier attempt wrote it and its answer was lost.
+            if key is None or key.claim is not None or key.failure != failure:
                 stopped = replace(self._check(key), state=KeyState.PARKED, claim=None, failure=failure)
                 await self._write(stopped, replace(event, failure=failure).write())
 
@@ -205,14 +209,14 @@ class Release:
         await retry_on_conflict(step, self.retry)
 
     async def _read_key(self) -> ParkedKey | None:
-        """Return the key. For the first attempt it is known; a later attempt reads it again, because another writer changed it."""
+        """Return the key. The first attempt uses the known one; a later attempt reads it again, because another program changed it."""
         key, self.known = self.known, None
         return key or await key_in(self.store, self.partition)
 
     def _check(self, key: ParkedKey | None) -> ParkedKey:
         if key is not None and key.claim == self.claim_id:
             return key
-        # a later release may have handed the key back
+        # The claim is another one or, if a later release has handed the key back, the document is gone.
         raise errors.ReleaseTakenOver(
             f"A later release or drop of partition key {self.partition_key!r} began, so this release stops."
         )
@@ -223,7 +227,7 @@ class Release:
 
 
 def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
-    """Return the write that takes a sent event off the queue. An edited event stays as a record; any other is deleted."""
+    """Return the write that takes a sent event off the queue. An event with an edited payload stays as a record; others are deleted."""
     if sent.original is None:
         return Write(kind=WriteKind.DELETE, id=sent.id)
     return replace(sent, status=EventStatus.SENT, closed_at=now.isoformat()).write()
@@ -231,11 +235,11 @@ def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
 
 async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     """
-    Return the beginning of a key's queue in order, dropped events included: as many as one batch can take off.
+    Return the first events of a key's queue in order, including dropped ones: as many as one batch can take off the queue.
 
     Raises:
-        PreconditionFailed: the read is behind; read again.
-        ParkingError: the first event cannot be read.
+        PreconditionFailed: the read was behind; read again.
+        ParkingError: the document of the first event cannot be read.
     """
     if key.first == key.next:
         return ()
@@ -244,7 +248,7 @@ async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     )
     positions = [document.get("position") for document in documents]
     if not positions or positions != list(range(key.first, key.first + len(positions))):
-        # This read may lag behind the read of the key. An event that it misses would be overtaken.
+        # An event is missing, because this read may be older than the read of the key. Later events must not overtake it.
         if unreadable := await _unreadable_event(store, key):
             raise unreadable
         raise errors.PreconditionFailed("The list of held events is behind; read it again.")
@@ -264,7 +268,7 @@ async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
     Return the event that a release would send first; None if the key holds none.
 
     Raises:
-        PreconditionFailed, ParkingError: as `queue_of`.
+        PreconditionFailed, ParkingError: see `queue_of`.
     """
     first = key.first
     while first < key.next:
@@ -277,7 +281,7 @@ async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
 
 
 async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> errors.ParkingError | None:
-    """Return why an event of the queue cannot be read, so that its position is unknown. Return None if all can be read."""
+    """Return the error of a document in the queue that cannot be read, and so seems to be missing. Return None if all can be read."""
     after = ""
     while documents := await store.page(key.partition, after=after):
         after = str(documents[-1]["id"])

@@ -1,4 +1,4 @@
-"""Seen leases: the parked store notes that a processor has had leases, where a loss of the lease container leaves the note."""
+"""Seen leases: a note in the parked store that a processor has had leases. If the lease container is lost, the note is still there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ID = "outbox.processor"
 
 
 async def note_first_run(store: ParkedStore, scope: Scope) -> None:
-    """Note that the processor has had leases of the container. A second call changes nothing."""
+    """Store the note that the processor has had leases of the container. A second call changes nothing."""
     partition = scope.partition_named("")
     document = {"id": _ID, "partitionKey": partition, "type": "processor", "processor": scope.processor}
     with suppress(Conflict):
@@ -20,7 +20,7 @@ async def note_first_run(store: ParkedStore, scope: Scope) -> None:
 
 
 async def has_run(store: ParkedStore, scope: Scope) -> bool:
-    """Say whether the processor has had leases of the container."""
+    """Say whether the store has the note that the processor has had leases of the container."""
     try:
         await store.read(_ID, scope.partition_named(""))
     except NotFound:
