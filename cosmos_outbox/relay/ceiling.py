@@ -1,8 +1,8 @@
 """
-Ceiling: the most messages a second that a process sends. Its lanes share them, and get their turns in the order in which they ask.
+Ceiling: a limit of the messages that a process sends per second. All lanes of the process share it, in the order in which they ask.
 
-A turn is for a tenth of a second at most, so no lane waits long for another, and each begins when all turns before it are used up. Time in
-which nothing was sent is not made up for: after an outage the rate is the same.
+A lane asks for a turn, which allows messages for at most a tenth of a second, so no lane waits long for another. Each turn begins when all
+turns before it are used up. Time in which no message was sent does not raise the rate later, for example after an outage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Ceiling:
     A ceiling of messages a second, for all lanes, leases and containers of a process together. Each process has its own.
 
     Args:
-        per_second: how many.
+        per_second: how many messages.
     """
 
     def __init__(self, per_second: float) -> None:
@@ -33,11 +33,11 @@ class Ceiling:
 
     @classmethod
     def of(cls, per_second: float | None) -> Ceiling | None:
-        """Return a ceiling of so many messages a second; None if there is no limit."""
+        """Return a ceiling of this many messages a second. Return None for None, which means that there is no limit."""
         return None if per_second is None else cls(per_second)
 
     def reserve(self, number: int, *, now: float) -> float:
-        """Reserve the next turn for so many messages, and return the seconds until it begins."""
+        """Reserve the next turn for this number of messages, and return the seconds until the turn begins."""
         begins = max(now, self._free_at)
         self._free_at = begins + number / self.per_second
         if begins > now:
@@ -49,5 +49,5 @@ class Ceiling:
         return now <= self._held_until + _LATELY_SECONDS
 
     async def turn(self, number: int = 1) -> None:
-        """Wait for a turn for so many messages."""
+        """Wait until this number of messages may be sent."""
         await asyncio.sleep(self.reserve(number, now=asyncio.get_running_loop().time()))

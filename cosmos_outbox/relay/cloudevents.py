@@ -1,5 +1,5 @@
 """
-CloudEvents 1.0: the same messages in the envelope of the CNCF, by its AMQP binding, structured or binary.
+CloudEvents 1.0: put the messages of the relay into the CNCF's envelope, in the structured or the binary mode of its AMQP binding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ContentMode(StrEnum):
 
 def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) -> OutboundMessage:
     """
-    Return the message as a CloudEvent. Ids, session, subject and properties stay as they are, and a resend gives an equal message.
+    Return the message as a CloudEvent. Its ids, session, subject and properties stay as they are. A resend of a message gives an equal one.
 
     Args:
         source: where the events come from, a URI reference; `source` and `id` together are unique.
@@ -35,7 +35,7 @@ def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) 
         return replace(message, properties={**message.properties, **prefixed})
     attributes["datacontenttype"] = message.content_type
     envelope = json.dumps(attributes, ensure_ascii=False, separators=(",", ":")).encode()
-    # The data is JSON already; parsing and writing it again could change it.
+    # The body is inserted as it is, because parsing and writing the JSON again could change it.
     body = envelope[:-1] + b',"data":' + message.body + b"}"
     return replace(message, body=body, content_type=STRUCTURED_CONTENT_TYPE)
 
@@ -46,7 +46,7 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
         "specversion": "1.0",
         "id": message.message_id,
         "source": source,
-        # the type must not be empty; other programs write events without an action
+        # The type must not be empty, but other programs write events without an action. Their type is "event".
         "type": message.subject or "event",
     }
     if entity_id := properties.get("entity-id"):

@@ -1,9 +1,9 @@
 """
-Deletion: events of the types that ask for it are deleted once they were sent and no worker can read them again.
+Deletion: delete events of chosen types once they were sent and no worker can read them again.
 
-Without it Cosmos DB deletes an event when its TTL ends, with request units that no other work needs. `delete_after_publish`
-is for events that must not stay that long; each deletion is an ordinary, paid write. While the container has another
-processor, nothing is deleted: that one may not have read what this one has sent.
+Without deletion, Cosmos DB deletes an event when its TTL ends, with request units that no other work needs. `delete_after_publish`
+is for events that must not stay that long; each deletion is an ordinary, paid write. Nothing is deleted while the container has another
+processor, because that processor may not have read the events that this one has sent.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from cosmos_outbox.retries import Backoff
 from cosmos_outbox.stored_documents import size_on_wire
 
 ALL_ACTIONS = "*"
-# Until then a missing event proves that its commit was not applied (decision 5)
+# How long an event stays at least. A commit whose answer was lost looks for its event, and takes a missing event as proof that it was not
+# applied (decision 5). So an event must not be deleted too soon.
 DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
-# Shorter than `keep`, so that a new processor is noticed before an event is deleted that came after its first lease.
+# This is shorter than `keep`. So a new processor is noticed before any event is deleted that was written after the processor's first lease.
 _POLL_OTHERS_SECONDS = 30.0
 _REPORT_AGAIN_SECONDS = 60.0
 
@@ -37,21 +38,20 @@ _Ids = list[tuple[PartitionKey, list[str]]]  # the ids of events to delete, by p
 
 class Deletion:
     """
-    A handler around the relay, and a hook that hears of checkpoints. It deletes the events that the relay has handled and a
-    checkpoint covers.
+    A handler that calls the relay and later deletes the events that it sent. `hear` is a hook, which notes which checkpoints were written.
 
         async with Deletion(relay.handle, store, delete={"ContactDeletedEvent"}, others=others) as deletion:
             processor = ChangeFeedProcessor(feed, leases, deletion, options, hooks=(log_hook, deletion.hear))
 
-    Deletion is not guaranteed: what a crash, a lost lease or a failing store leaves behind stays until its TTL ends.
+    Deletion is not guaranteed: after a crash, a lost lease or a failure of the store, events stay until their TTL ends.
 
     Args:
         handler: sends the events; when it returns, all of the page is sent or held in the parked store.
         store: the container of the events.
-        delete: actions of the events to delete; `*` stands for all. Without any, nothing is deleted.
-        others: returns the names of other processors of the container; nothing is deleted while there are any, or while
-            it fails. Called before deletions, every 30 s at most.
-        keep: minimum time that an event stays after its checkpoint (at least a minute; commit recovery relies on it).
+        delete: the actions of the events to delete; `*` stands for all. If it is empty, nothing is deleted.
+        others: a function that returns the names of other processors of the container. Nothing is deleted while there are any, or while
+            the function fails. It is called before deletions, every 30 s at most.
+        keep: how long an event stays after its checkpoint: at least a minute, because the recovery of commits relies on it.
             Defaults to 2 minutes.
         notify: receives the records of deletions. Defaults to logging them.
     """
@@ -70,7 +70,7 @@ class Deletion:
         self._actions, self._others, self._keep_seconds = frozenset(delete), others, keep.total_seconds()
         self._backoff = Backoff()
         self._alone_until = float("-inf")  # on the loop's clock
-        # by lease: handled events that no checkpoint covers yet, oldest first
+        # for each lease: the pages that were handled and that no checkpoint covers yet, with the events to delete, oldest first
         self._handled: dict[str, deque[tuple[int, _Ids]]] = {}
         self._due: asyncio.Queue[tuple[float, _Ids]] = asyncio.Queue()
         self._waiting = 0
@@ -89,7 +89,7 @@ class Deletion:
         await self._handler(page)
         ids: dict[Hashable, tuple[PartitionKey, list[str]]] = {}
         for delivery in filter(self._is_to_delete, page.events):
-            # every event has a partition key
+            # this is never None for an event, but the type checker does not know that
             if (key := batch.key_paths.key_of(delivery.document)) is not None:
                 ids.setdefault(identity(key), (key, []))[1].append(delivery.id)
         if ids:
@@ -97,11 +97,11 @@ class Deletion:
 
     def _is_to_delete(self, delivery: Delivery) -> bool:
         asked = ALL_ACTIONS in self._actions or delivery.event.action in self._actions
-        # A larger event may have been parked as a reference: then only its own container has the payload.
+        # A larger event is not deleted: if it was parked without its payload, a release reads the payload in this container.
         return asked and size_on_wire(delivery.document) <= MAX_EVENT_BYTES // 2
 
     def hear(self, record: records.Record) -> None:
-        """Note a checkpoint. Forget the pages of a lease that moved: its next owner sends them again."""
+        """At a checkpoint, schedule the deletion of the events that it covers. If a lease moved, forget its pages that none covers."""
         if isinstance(record, records.LeaseMoved):
             self._handled.pop(record.lease, None)
         if not isinstance(record, records.LeaseCheckpointed):
@@ -110,7 +110,7 @@ class Deletion:
         while handled and handled[0][0] <= record.pages:
             _, ids = handled.popleft()
             events = sum(len(event_ids) for _, event_ids in ids)
-            # the memory is bounded, and the time to live ends these events, too
+            # Do not remember more events, to limit memory. Cosmos DB deletes these when their time to live ends.
             if self._waiting + events > _MOST_WAITING:
                 reason = f"Lease {record.lease}: {self._waiting} events wait to be deleted already."
                 self._notify(records.EventDeletion(outcome="skipped", events=events, reason=reason))

@@ -1,6 +1,4 @@
-"""
-Relay: the handler that turns pages of changes into messages, and returns when the broker has all of them.
-"""
+"""Relay: the handler that sends the events of a page of changes as messages, and returns when the broker has accepted all of them."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ from cosmos_outbox.relay.sending_lanes import (
 from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
-_HOLDING_AT_ONCE = 8  # keys of one page whose events are written to the parked store at the same time
-# leases that are remembered: more than one process can serve. A lease that is forgotten starts again.
+_HOLDING_AT_ONCE = 8  # the number of keys whose events are written to the parked store at the same time
+# how many leases a relay remembers: more than one process can serve. A lease that was forgotten is treated like a new one.
 _MOST_LEASES = 1000
 
 # For each partition key: the events that are still to be sent or held, in order
@@ -40,9 +38,12 @@ Streams = Mapping[str, list[Delivery]]
 @dataclass(slots=True)
 class _Lease:
     """
-    The relay's memory of a lease from page to page.
+    What the relay remembers of a lease from page to page.
 
-    accepted: what the topic, or the parked store, has of a page that could not be finished.
+    first_lane: the lane that sends the first events of each page.
+    tenure: the tenure in which the worker owns the lease.
+    parked: the names of the parked keys of the lease's range.
+    accepted: the events of an unfinished page that the topic or the parked store already has.
     """
 
     first_lane: int
@@ -54,12 +55,14 @@ class _Lease:
 @dataclass(slots=True)
 class _Progress:
     """
-    The outcome of a page so far.
+    The state of a page while the relay sends or holds its events.
 
-    failures: why the first event of a stream is to be parked.
+    done: the events that the topic or the parked store has.
+    failures: for each key that is to be parked, why its first event cannot be sent.
     unsendable: rejected events that cannot be parked, because there is no parked store.
-    full: a limit is reached; checking the parked keys again takes some requests for each.
-    looked_up: keys that no lease names, and of which the parked store was asked all the same.
+    errors: the errors because of which events could be neither sent nor held.
+    full: whether the limit of parked keys is reached, so that the keys are not checked again: that takes some requests for each key.
+    looked_up: keys that no lease names, but for which the relay has asked the parked store.
     """
 
     lease_name: str
@@ -83,13 +86,12 @@ class Relay:
 
     Args:
         publisher: the topic, or `Topics`.
-        parking: holds the events of a partition key whose next event can never be sent. Defaults to none: the lease halts
-            at such an event.
-        believed: how many refusals count with nothing accepted between them; then the topic is at fault, and the lease halts.
+        parking: holds the events of a partition key whose next event can never be sent. Defaults to none: the lease halts at such an event.
+        believed: after how many refusals in a row the topic counts as at fault instead of the messages, so that the lease halts.
             Defaults to 5.
-        backoff: between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
-        notify: receives a record of every publication, failure and rejection, inside the trace of the commit of the
-            (first) event. Defaults to logging them.
+        backoff: the wait between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
+        notify: receives a record of every publication, failure and rejection. It is called in the trace of the commit that wrote the
+            (first) event. Defaults to logging the records.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class Relay:
         Parse a page and handle it.
 
         Raises:
-            OutboxError: as `handle`.
+            OutboxError: see `handle`.
         """
         await self.handle(event_page(batch))
 
@@ -130,7 +132,7 @@ class Relay:
             ParkingError: the lease names parked keys, and there is no parked store.
             TopicRefusesAll: the topic refuses every message.
             ParkingFull, StoreError: events could not be held.
-                After each of these, all events of other partition keys were accepted.
+                When one of these errors is raised, all events of other partition keys have been accepted.
         """
         batch = page.batch
         lease = self._lease_of(batch)
@@ -141,19 +143,21 @@ class Relay:
             )
         if self._parking is None and len(lease.parked):
             raise ParkingError(
-                f"Lease {batch.lease!r} has {len(lease.parked)} parked keys, whose new events would overtake the held "
-                "ones. Name the parked store again, and release the keys first."
+                f"Lease {batch.lease!r} has {len(lease.parked)} parked keys, but no parked store is configured. New events "
+                "of these keys would overtake their held events. Name the parked store again, and release the keys first."
             )
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
-            # This is the first lease of its range, or its names were lost with the previous lease.
+            # No owner has saved names of parked keys: this is the first lease of its range, or the one before was lost with its names. So
+            # ask the store for all parked keys.
             if lease.parked.never_saved:
                 self._polled_at = asyncio.get_running_loop().time()
                 self._found = await self._parking.keys(scope)
                 lease.parked.add(*self._found.parked)
             await self._poll(scope, lease.parked)
-        # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers message ids.
+        # Remember which events of an unfinished page are done, because the page may be read again for longer than the broker's duplicate
+        # detection remembers message ids.
         before, lease.accepted = lease.accepted, set()
         progress = _Progress(
             lease_name=batch.lease, lease=lease, scope=scope, done={*before}, moving=batch.moving
@@ -171,15 +175,15 @@ class Relay:
                 f"({len(progress.unsendable)} of its partition keys have such an event): {error}"
             ) from error
         if before & (handled := {delivery.key for delivery in page.events}):
-            # This page may be shorter than when it was read before: then the next page has the rest.
+            # The page may be shorter than when it was read before. Then some of the events that are done come with the next page.
             lease.accepted = before - handled
 
     def _lease_of(self, batch: ChangeBatch) -> _Lease:
         lease = self._leases.pop(batch.lease, None)
         if lease is None or lease.tenure != batch.tenure:
-            # Another worker may have owned the lease meanwhile. If that worker parked keys in a page that it did not finish, no lease
-            # names them. So this relay sends or holds that page again from its beginning. Leases begin on different lanes, or leases
-            # with little to send would all wait for one another.
+            # In a new tenure, forget what was done: another worker may have owned the lease meanwhile, and parked keys in a page that it
+            # did not finish, so that no lease names them. The page is then sent or held from its beginning. Each lease begins on another
+            # lane, because leases with few events would all wait for one lane otherwise.
             lane = next(self._lanes) if lease is None else lease.first_lane
             lease = _Lease(first_lane=lane, tenure=batch.tenure, parked=ParkedNames(batch.notes))
         self._leases[batch.lease] = lease
@@ -188,14 +192,14 @@ class Relay:
         return lease
 
     async def _poll(self, scope: Scope, names: ParkedNames | None = None, *, at_once: bool = False) -> None:
-        """Poll, from time to time, for keys that no lease names, and for names of keys that were handed back. Report a failure."""
+        """From time to time, ask the store for keys that no lease names, and for those that were handed back. Report a failure."""
         if self._parking is None:
             return
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
                 now = asyncio.get_running_loop().time()
                 if at_once or now - self._polled_at >= POLL_SECONDS:
-                    # one poll serves all leases of the worker; a query that fails counts, too
+                    # One poll serves all leases of the worker. The time is set first, so that a query that fails is not repeated at once.
                     self._polled_at = now
                     self._found = await self._parking.keys(scope)
                 if names is not None:
@@ -209,8 +213,8 @@ class Relay:
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """
-        Send the events of some keys and hold those of the others. Return the events whose treatment changed: those to hold after all,
-        and those to send after all.
+        Send the events of some keys and hold those of the others. Return the events for the next round: those to hold because they could
+        not be sent, and those to send because their key is no longer parked.
         """
         to_hold = {
             key: stream
@@ -245,7 +249,7 @@ class Relay:
     async def _collect_rest(
         self, result: LaneResult, progress: _Progress, sent: Streams
     ) -> dict[str, list[Delivery]]:
-        """Note the outcome of the lanes. Return the events to send again, and those to hold."""
+        """Take over the result of the lanes. Return the events that are to be sent again or held in the next round."""
         again = list(result.parked_by_hand)  # the first event of each key
         progress.done |= result.accepted
         if self._parking is None:
@@ -256,7 +260,7 @@ class Relay:
                 progress.failures[key] = failure_of(event_id, error, attempts=attempts)
                 again.append(delivery)
         if result.accepted:
-            # The topic accepts messages, so the refused messages in doubt are sent again: now there is one to compare them with.
+            # The topic accepts messages, so send the doubtful ones again: if the topic refuses them and accepts another, they are at fault.
             again += [first for first, _ in result.doubted]
         elif result.doubted:
             parked = await self._find_parked(progress, {first.key[0] for first, _ in result.doubted})
@@ -269,10 +273,10 @@ class Relay:
 
     async def _find_parked(self, progress: _Progress, doubted: set[str]) -> set[str]:
         """
-        Return which keys are parked though no lease names them: an owner parked them and then lost its lease, or an operator parked
-        them a moment ago.
+        Return which of the keys are parked although no lease names them: an owner parked them and then lost its lease, or an operator
+        parked them a moment ago.
 
-        Their events can be held even while the topic accepts nothing.
+        The events of these keys can be held even while the topic accepts nothing.
         """
         unknown = doubted - progress.looked_up
         progress.looked_up |= unknown
@@ -291,12 +295,12 @@ class Relay:
             if failure is not None:
                 async with progress.making_room:
                     await parked.make_room(parking, progress.scope, for_key=key, check=not progress.full)
-                # The lease names the key before its events are held: if the outcome stays unknown, the key may be parked.
+                # Name the key in the lease before its events are held, because the key may be parked even if the outcome stays unknown.
                 parked.add(key)
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
         except OutboxError as error:  # the events of other partition keys can go on
-            # If the limit of keys is reached, the lease has no name for this key. If the limit of events is reached, it has one.
+            # ParkingFull means that the limit of keys is reached if the lease does not name this key, else that of events.
             progress.full |= isinstance(error, ParkingFull) and failure is not None and key not in parked
             progress.errors.append(error)
             record = records.ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)

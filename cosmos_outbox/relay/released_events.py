@@ -1,4 +1,4 @@
-"""Released events: those of a parked key leave as the messages that the relay would have sent, in order."""
+"""Released events: send the held events of a parked key as the messages that the relay would have sent, in order."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def resending(
     Return the function that sends the held events of a release to the topic.
 
     Args:
-        publisher: the topic, or `Topics`, whose ceiling holds here too.
-        events: the container of the events; needed for an event that was parked as a reference, and where the container is
+        publisher: the topic, or `Topics`, whose ceiling also limits a release.
+        events: the container of the events. It is required for an event that was parked without its payload, and for a container that is
             partitioned on another path than /partitionKey.
-        retry: for how long an event is read from its container. Defaults to 10 s.
-        backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
+        retry: for how long the read of an event from its container is tried. Defaults to 10 s.
+        backoff: the wait between attempts to send. Defaults to 100 ms … 30 s, full jitter.
     """
     paths = ON_PARTITION_KEY if events is None else events.key_paths
 
@@ -63,15 +63,15 @@ def resending(
 
 async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
     """
-    Return the whole document of a held event; for a reference, read it in the event's own container.
+    Return the whole document of a held event. If the event was parked without its payload, read the document in its own container.
 
     Raises:
-        MessageRejected: its payload is gone, so that its message would be empty or point to nothing; says what the operator can do.
+        MessageRejected: the payload no longer exists. The error says what the operator can do.
     """
     if events is None:
         if parked.referenced:
             raise UsageError(
-                f"The payload of event {parked.event_id!r} was too large for a copy: pass its container to `resending`."
+                f"The parked store lacks the large payload of event {parked.event_id!r}: pass the event's container to `resending`."
             )
         return parked.event
     try:
@@ -101,12 +101,13 @@ async def _send_in_order(
     ensure_claimed: Callable[[], Awaitable[None]],
 ) -> SendResult:
     """
-    Send messages until the broker rejects one, or has answered several times with the same fault. After either, send them one at a
-    time.
+    Send messages in order. If the broker rejects them or fails several times, send them one at a time to find the refused one.
+
+    `ensure_claimed` is awaited before each send but the first, and before the first one too if it had to wait for the ceiling.
 
     Raises:
         PublishError: the topic did not answer, several times.
-        ReleaseTakenOver: a later release or drop began; asked before each send but the first, and before that one too where it had to wait for a turn.
+        ReleaseTakenOver: a later release or drop began.
     """
     turns = publisher if isinstance(publisher, Topics) and publisher.at_once else None
     sent, attempt, size, first = 0, 0, (turns and turns.at_once) or len(messages), turns is None

@@ -1,4 +1,4 @@
-"""Routing: which topics a message goes to."""
+"""Routing: which topics a message is sent to, by the action of its event or the type of its entity (`OUTBOX_ROUTES`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Names = tuple[str, ...]  # the names of topics
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
     """
-    The topics of a message: by the action of the event, else by the type of its entity, else the default ones.
+    The rules by which the topics of a message are found: by the action of its event, else by the type of its entity, else the default.
 
     Raises:
-        ConfigurationError: a route has no topic, so its events would be lost, or names one twice.
+        ConfigurationError: a route has no topic, so its events would be lost, or names a topic twice.
     """
 
     default: Names
@@ -35,7 +35,7 @@ class Routes:
 
     @property
     def topics(self) -> Names:
-        """Return every topic once, the default ones first."""
+        """Return the topics of all routes, each once, beginning with the default topics."""
         routes = (self.default, *self.actions.values(), *self.entity_types.values())
         return tuple(dict.fromkeys(topic for route in routes for topic in route))
 
@@ -44,7 +44,7 @@ class Routes:
         return self.of(message.subject, str(message.properties.get("entity-type", "")))
 
     def of(self, action: str, entity_type: str) -> Names:
-        """Return the topics of an action of an entity of this type."""
+        """Return the topics for events with this action of entities of this type."""
         return self.actions.get(action) or self.entity_types.get(entity_type) or self.default
 
 
@@ -53,10 +53,11 @@ def parse_routes(text: str, *, default: str) -> Routes:
     Return the routes of a line like `action:ContactDeletedEvent=deletions,events; entity:order=orders`.
 
     Args:
-        default: the topic of all that no route names.
+        text: the routes.
+        default: the topic of all events for which there is no route.
 
     Raises:
-        ConfigurationError: names the part that cannot be read.
+        ConfigurationError: a part of the text cannot be read; the message names it.
     """
     routes: dict[str, dict[str, Names]] = {"action": {}, "entity": {}}
     for part in filter(None, map(str.strip, text.split(";"))):

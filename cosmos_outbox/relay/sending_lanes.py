@@ -1,8 +1,8 @@
 """
-Sending lanes: a page's events, parsed once, are shared out by key and sent side by side; a message that can never be sent stops only its own
-partition key.
+Sending lanes: parse a page once, assign its events to lanes by partition key, and send the lanes side by side.
 
-Pure functions, which stand first, decide which lane sends which events.
+A message that can never be sent stops only its own partition key. The pure functions, which come first in this module, decide which lane
+sends which events.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from cosmos_outbox.stored_documents import Document, StoredEvent, claims_to_be_a
 
 EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key
 
-LANE_BYTES = 192 * 1024  # a lane's share of a page: with the overhead of AMQP, one batch of the Standard tier
+# the bytes of a page that one lane sends: with the overhead of AMQP, one batch of the Standard tier
+LANE_BYTES = 192 * 1024
 _OVERHEAD_BYTES = 512  # about the size of a message without its body: ids, properties and encoding
-# after so many failures, the sender asks whether an operator parked the keys by hand
+# after this many failures in a row, the sender asks the parked store whether an operator has parked the keys by hand
 _ATTEMPTS_BEFORE_POLL = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """
-    An event on its way, and the message that carries it.
+    An event that is to be sent, and its message.
 
-    id: of the event. key: identifies the event in its container.
+    id: the id of the event.
+    key: the partition key and the id, which together identify the event in its container.
+    document: the document of the event, as the change feed returned it.
     """
 
     id: str
@@ -52,8 +55,8 @@ class EventPage:
     """
     The events of a page of the change feed. A page is parsed once, and all its handlers share the result.
 
-    events: in the order in which they were committed and, inside one commit, raised.
-    malformed: documents that call themselves events but cannot be published. Other documents are left out.
+    events: in the order of their commits, and within one commit in the order in which they were recorded.
+    malformed: documents that have the type of an event but cannot be published. Other documents are left out.
     """
 
     batch: ChangeBatch
@@ -73,7 +76,7 @@ def event_page(batch: ChangeBatch) -> EventPage:
             events.append(Delivery(id=event.id, key=key, event=event, message=message, document=document))
         elif claims_to_be_an_event(document):
             malformed.append(document)
-    # Documents of one transactional batch share an LSN, and the feed does not return them in the order in which they were raised.
+    # Sort the events, because the feed does not return the documents of one transactional batch, which share an LSN, in recorded order.
     events.sort(key=lambda delivery: delivery.event.order)
     return EventPage(batch=batch, events=tuple(events), malformed=tuple(malformed))
 
@@ -93,11 +96,11 @@ def assign_lanes(
     streams: Collection[list[Delivery]], *, lanes: int, lane_bytes: int = LANE_BYTES
 ) -> list[list[Delivery]]:
     """
-    Return the events to send on each lane, in order. There are at most `lanes`, each of about `lane_bytes` if that many suffice.
+    Return the events to send on each lane, in order. There are at most `lanes` lanes. Each gets about `lane_bytes`, if that is enough.
 
-    All events of a partition key are on one lane, next to each other. The next page may put the key on another lane:
-    by then the topic has all of this page. A batch costs the sender as much as some messages, so a second lane pays
-    only once the first has a full batch.
+    All events of a partition key are on one lane, next to each other. The next page may put the key on another lane,
+    because the topic then has all events of this page. A batch costs the sender as much as some messages, so a second lane is used
+    only if the first has a full batch.
     """
     sizes = [sum(len(delivery.message.body) + _OVERHEAD_BYTES for delivery in stream) for stream in streams]
     share = max(lane_bytes, -(-sum(sizes) // lanes))
@@ -120,11 +123,13 @@ Rejection = tuple[Delivery, MessageRejected, int]
 @dataclass(slots=True)
 class LaneResult:
     """
-    How far the lanes came. If an event stopped a lane, later events of its partition key are in no list.
+    The result of the lanes for one round. The later events of a key whose event was not accepted are in none of the lists.
 
-    doubted: events whose refusal may be the topic's fault.
-    parked_by_hand: events whose keys an operator parked while the broker did not answer.
-    moving: called with each part of them that is accepted.
+    moving: called each time that some events were accepted.
+    accepted: the events that the topic has.
+    rejected: events that can never be sent.
+    doubted: events that were refused, perhaps because the topic is at fault.
+    parked_by_hand: the first event of each key that an operator parked while the broker did not answer.
     """
 
     moving: Callable[[], None] = lambda: None
@@ -136,12 +141,12 @@ class LaneResult:
 
 class LaneSender:
     """
-    Sends to the topics. It backs off while the broker is unavailable, and divides a refused batch until the refused message is found.
+    Sends events to the topics. It backs off while the broker is unavailable, and halves a refused batch until the refused message is found.
     """
 
     def __init__(self, publisher: Publisher, believed: int, backoff: Backoff, notify: Hook) -> None:
         self._topics = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
-        # keyed by topic, for one topic's acceptance shows nothing about another's
+        # one for each topic, because what one topic accepts shows nothing about another
         self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
         self._took_something = False  # a topic accepted at least one message
         self._backoff, self._notify = backoff, notify
@@ -157,18 +162,18 @@ class LaneSender:
         group: asyncio.TaskGroup,
     ) -> LaneResult:
         """
-        Send each stream in order. When the block ends, the result says which events were accepted and which stopped.
+        Start to send each stream in order. When the task group ends, the result says which events were accepted and which were not.
 
-        Refused messages are divided by partition key over all lanes, so that no key waits until the topic has refused the
+        The messages of a refused batch are spread over all lanes by partition key, so that no key waits until the topic has refused the
         messages of all others.
 
         Args:
             streams: the events of each partition key.
-            first_lane: sends the first of them, the next lane the next ones.
-            parked: how many keys of the lease are parked, or are to be.
+            first_lane: the number of the lane that sends the first streams; the next lane sends the next ones.
+            parked: how many keys of the lease are parked, or are about to be parked.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
-            moving: called whenever some were accepted.
-            group: runs the lanes.
+            moving: called each time that some events were accepted.
+            group: the task group that runs the lanes.
         """
         result, lanes = LaneResult(moving), self._topics.lanes
         if not streams:
@@ -210,8 +215,8 @@ class LaneSender:
         parked: Callable[[], int],
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> Collection[list[Delivery]]:
-        """Send events in order. Return those that were refused together, if they are of several partition keys."""
-        # this has several events only if they are of one partition key
+        """Send events in order. If messages of several partition keys were refused in one batch, return their events by key."""
+        # This gets more than one chunk only if a refused batch of one partition key is halved.
         chunks = deque([(list(due), attempts)])
         failures = 0
         clock = asyncio.get_running_loop().time
@@ -236,7 +241,7 @@ class LaneSender:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
                     rest = await self._not_parked(rest, failures, result, parked_meanwhile)
-                    # The same messages are sent first: a later one must not enter the topic before them.
+                    # Send the same messages first, because a later one must not enter the topic before them.
                     chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
                     raise
@@ -278,7 +283,7 @@ class LaneSender:
         self, lane: int, failures: int, error: PublishError, waiting: Sequence[Delivery]
     ) -> None:
         delay = self._backoff.delay(failures, at_least=error.retry_after)
-        # An expired token causes the same error until the next attempt signs in again.
+        # The first failure is not yet reported as halted: it may be an expired token, and the next attempt signs in again.
         halted = isinstance(error, TopicUnavailable) and failures > 1
         kind = (
             TopicFull
@@ -295,7 +300,7 @@ class LaneSender:
         result: LaneResult,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> list[Delivery]:
-        """Drop the events whose keys an operator parked by hand. Ask for that only after some failures in a row."""
+        """Return the events without those whose keys an operator parked by hand. The store is asked only after some failures in a row."""
         if failures < _ATTEMPTS_BEFORE_POLL:
             return due
         by_hand = await parked_meanwhile()

@@ -1,4 +1,4 @@
-"""Spans: each send to a topic as an OpenTelemetry span, linked to the commit of every message."""
+"""Spans: an OpenTelemetry span for each send to a topic, with a link to the commit of each message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from cosmos_outbox.correlation import SERVICE_BUS, context_of, messaging_attributes, tracer_of
 from cosmos_outbox.message_format import OutboundMessage
 
-_MAX_LINKS = 128  # links that the SDKs keep of a span by default
+_MAX_LINKS = 128  # how many links of a span OpenTelemetry's SDKs keep by default
 
 Around = Callable[[str, Sequence[OutboundMessage]], AbstractContextManager[None]]
 
@@ -29,14 +29,14 @@ def spans_of_sends(
 
     Args:
         tracer_provider: receives the spans. Defaults to OpenTelemetry's global one.
-        system: what the publisher says it sends to. Defaults to servicebus.
-        server_address: host of the namespace. Defaults to none.
+        system: the messaging system of the publisher. Defaults to servicebus.
+        server_address: the host of the Service Bus namespace. Defaults to none.
     """
     tracer = tracer_of(tracer_provider)
 
     @contextmanager
     def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
-        # A root span: the messages of a batch come from several commits, so these are links, and none is the parent.
+        # The span is a root span. The messages of a batch come from several commits, so the commits are links, and none is the parent.
         named = messaging_attributes("send", topic, None, server_address, system=system)
         named["messaging.operation.type"] = "send"
         span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, context=Context(), attributes=named)
@@ -58,7 +58,7 @@ def spans_of_sends(
 
 
 def _creators(messages: Sequence[OutboundMessage]) -> list[trace.SpanContext]:
-    """Return the contexts of the commits from which the messages come, each once: events of one commit share it."""
+    """Return the span contexts of the commits that wrote the messages' events. Each comes once, although a commit may have several."""
     found: dict[str, trace.SpanContext] = {}
     for message in messages:
         parent = message.properties.get("traceparent")

@@ -1,17 +1,17 @@
 """
-Topics and refusals: each message is sent to the topics of its route; whether a refusal is the message's fault or its topic's is judged here alone.
+Topics and refusals: send each message to the topics of its route, and decide whether a refusal is the fault of the message or of its topic.
 
-A broker that refuses a message and names it as the cause may refuse every other message as well; one that fails without
-naming a message may fail because of it. What else the topic accepts decides:
+A broker that refuses a message and names it as the cause may refuse every other message as well. A broker that fails without
+naming a message may fail because of one. What else the topic accepts decides:
 
     refused by name, and nothing accepted since the last few refusals   send a message again that was accepted before;
                                                                         if it is refused too: the topic's fault (`TopicRefusesAll`)
     the same, nothing accepted yet, and a few keys are parked already   the topic's fault, or each start would park more
     failed several times in a row with the same unclear answer          the same; if that is accepted: the messages' fault
 
-The message that is sent again is the last one that the topic accepted, under its id, so duplicate detection drops it; a topic without
-it delivers a copy. One that was accepted longer ago than duplicate detection may remember is none. If there is none, a batch counts as
-at fault, so that its sender halves it, and a single message as doubtful, so that its sender tries others first.
+The message that is sent again is the last one that the topic accepted, under its own id. So duplicate detection drops it; a topic without
+duplicate detection delivers a copy. It is used only as long as duplicate detection certainly remembers it. If there is no such message, a
+batch counts as at fault, so that its sender halves it, and a single message as doubtful, so that its sender tries others first.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.retries import suspended_seconds
 
-# So many refusals in a row, with no message accepted, are the topic's fault. A topic that refuses everything parks as many keys.
+# After this many refusals in a row, with no message accepted between them, the topic is at fault. So a topic that refuses everything
+# causes this many keys to be parked.
 BELIEVED_IN_A_ROW = 5
-UNCLEAR_ATTEMPTS = 5  # the limit if each attempt at the same messages had the same answer
-# the limit if no message was accepted before, which could be compared; it is high, so that an outage parks no key
+# how many attempts at the same messages have to get the same unclear answer before a judgement
+UNCLEAR_ATTEMPTS = 5
+# the same number while no message was accepted that they could be compared with; it is high, so that an outage parks no key
 _UNCLEAR_ATTEMPTS_ALONE = 15
 _NO_ANSWER = "no answer"
-_REMEMBERED = 1000  # failed calls that are remembered; far more than there are leases and lanes
+_REMEMBERED = 1000  # how many failed calls are remembered: far more than there are leases and lanes
 
 Messages = Sequence[OutboundMessage]
 Send = Callable[[Messages], Awaitable[None]]  # sends to one topic, on one lane
@@ -44,18 +46,19 @@ Shape = Callable[[OutboundMessage], OutboundMessage]
 
 class Topics:
     """
-    All topics of a relay as one Publisher. Each message gets its form, and is then sent to all topics of its route at the same time.
+    All topics of a relay as one Publisher. Each message is sent to all topics of its route at the same time, for example as a CloudEvent.
 
-    Order holds inside each topic, per session; topics do not wait for one another. A message is accepted when all its topics
-    have it. After an error, some topics may have copies of messages that were not accepted, also of those behind a rejected
-    one; a topic drops the copy by its id when the message is sent again in time.
+    Order holds within each session of each topic; topics do not wait for one another. A message is accepted when all its topics
+    have it. After an error, some topics may have messages that do not count as accepted, even messages behind a rejected one. When such a
+    message is sent again in time, the topic's duplicate detection drops it.
 
     Args:
-        publishers: by topic, one for each that the routes name.
-        routes: which messages go to which topics. Defaults to all to all of them.
-        shape: makes of a message what leaves. Defaults to the message as it is.
-        around: surrounds each send to a topic. Defaults to nothing.
-        ceiling: of messages a second; one that goes to two topics counts twice. A caller awaits `turn` before it publishes. Defaults to none.
+        publishers: a publisher for each topic that the routes name.
+        routes: which messages go to which topics. Defaults to every message to every topic.
+        shape: a function that changes the form of a message before it is sent. Defaults to no change.
+        around: a context manager for each send to a topic, such as a span. Defaults to none.
+        ceiling: the limit of messages a second. A message to two topics counts twice. A caller awaits `turn` before it publishes. Defaults
+            to none.
 
     Raises:
         ConfigurationError: a topic has no publisher.
@@ -73,7 +76,7 @@ class Topics:
         missing = [topic for topic in routes.topics if topic not in publishers] if routes else []
         if missing or not publishers:
             named = f"topic {', '.join(missing)}" if missing else "any topic"
-            raise errors.ConfigurationError(f"No publisher for {named}.")
+            raise errors.ConfigurationError(f"There is no publisher for {named}: pass one for each topic.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
         self.lanes, self._ceiling = min(publisher.lanes for publisher in publishers.values()), ceiling
         self.at_once = None if ceiling is None else ceiling.at_once  # the most messages of one turn
@@ -85,7 +88,7 @@ class Topics:
 
     @property
     def checks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return the `check` of each topic, which finds out whether the topic accepts messages; some publishers have none."""
+        """Return, by topic, the function `check` of its publisher, which finds out whether the topic accepts messages; some have none."""
         found = {topic: getattr(one, "check", None) for topic, one in self._publishers.items()}
         return {topic: check for topic, check in found.items() if check is not None}
 
@@ -95,7 +98,7 @@ class Topics:
         return min((size for size in sizes if size is not None), default=None)
 
     async def turn(self, messages: Messages) -> None:
-        """Wait until the ceiling allows so many messages, counted in all their topics."""
+        """Wait until the ceiling allows these messages to be sent. A message counts once for each of its topics."""
         if self._ceiling is not None:
             await self._ceiling.turn(sum(len(self._topics_of(message)) for message in messages))
 
@@ -110,7 +113,7 @@ class Topics:
         parked: Callable[[], int] = lambda: 0,
     ) -> None:
         """
-        Send messages as the port says. The topic's own `refusals` judge each error, with the help of `parked` (see `Refusals.judge`).
+        Send messages as `Publisher.publish` does. If `refusals` are given, those of the topic judge each error (see `Refusals.judge`).
         """
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):
@@ -123,7 +126,7 @@ class Topics:
                 with self._around(topic, due):
                     await self._publishers[topic].publish(lane, due)
 
-            # The error is returned, not raised: a task group would cancel the sends to the other topics.
+            # Return the error instead of raising it, because the task group would then cancel the sends to the other topics.
             due = [shaped[number] for number in positions[topic]]
             try:
                 await (send_now(due) if refusals is None else refusals[topic].judge(send_now, due, parked))
@@ -138,7 +141,7 @@ class Topics:
                 sending = [group.create_task(send(topic)) for topic in positions]
             outcomes = [task.result() for task in sending]
         if failures := [outcome for outcome in outcomes if outcome is not None]:
-            # A retriable error comes first: while one topic is away, it is unknown whether it would reject the message.
+            # Prefer a retriable error: while one topic is away, it is unknown whether that topic would reject the message as well.
             _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
             worst.accepted = min(position for position, _ in failures)
             raise worst
@@ -146,10 +149,10 @@ class Topics:
 
 class Refusals:
     """
-    Distinguishes a message that a topic will never accept from a topic that accepts nothing.
+    Decides, for one topic, whether it refuses a message because of that message, or accepts no messages at all.
 
     Args:
-        believed: how many refusals count with nothing accepted between them.
+        believed: after how many refusals in a row, with nothing accepted between them, the topic is suspected.
     """
 
     def __init__(self, *, believed: int) -> None:
@@ -159,14 +162,14 @@ class Refusals:
         # the ids of messages that were refused since the last one was accepted
         self._refused: set[str] = set()
         self._refuses_all = False
-        # The answer, and the number of attempts, of each failed call
+        # for each call that failed with an unclear answer: the last answer, and how many attempts in a row had it
         self._unclear: dict[tuple[str, int], tuple[str, int]] = {}
 
     async def judge(self, send: Send, messages: Messages, parked: Callable[[], int]) -> None:
         """
-        Send messages to the topic. After an error, raise the one that tells whose fault it is.
+        Send messages to the topic. After an error, raise an error whose class says whether the message or the topic is at fault.
 
-        `parked` returns how many keys of the lease are parked, while no topic has accepted anything; else 0.
+        `parked` returns how many keys of the lease are parked, as long as no topic has accepted any message; then it returns 0.
         """
         try:
             await send(messages)
@@ -191,7 +194,7 @@ class Refusals:
 
     @property
     def _probe(self) -> OutboundMessage | None:
-        """Return a message that may be sent again, to see whether the topic accepts any."""
+        """Return an accepted message that may be sent again to test whether the topic accepts messages; None if there is none."""
         age = _now() - self._accepted_at
         return self._last_accepted if age <= REMEMBERED_FOR.total_seconds() else None
 
@@ -202,7 +205,7 @@ class Refusals:
         if alone:
             self._refused.add(rest[0].message_id)
         elif not self._refuses_all:
-            return  # the sender finds out which of the messages it is
+            return  # the sender halves the batch, to find the message that is refused
         if len(self._refused) > self._believed:
             if await self._accepts_another(send):
                 return
@@ -230,7 +233,7 @@ class Refusals:
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
-            # Usually this is an outage: probe only now and then, and only with a message that the topic accepted before.
+            # No answer usually means an outage. So test the topic only now and then, and only with a message that it accepted before.
             return
         if first and len(rest) == 1:
             if attempts >= _UNCLEAR_ATTEMPTS_ALONE:
@@ -264,5 +267,5 @@ def _call(messages: Messages) -> tuple[str, int]:
 
 
 def _now() -> float:
-    # The broker forgets an id also during the time for which this machine sleeps.
+    # Include the time for which this machine slept, because the broker's time to remember an id goes on meanwhile.
     return asyncio.get_running_loop().time() + suspended_seconds()
