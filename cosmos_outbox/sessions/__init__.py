@@ -1,15 +1,15 @@
 """
-A session processor: several processes share the sessions of a subscription or queue, and hand each message to a handler.
+A session processor: several processes share the sessions of a subscription or queue, and each hands its messages to a handler.
 
 Theory of operation
 -------------------
 The broker keeps the messages of a *session* in order, and lets one receiver at a time lock it. The processor has a number
-of slots, each of which can handle one session. Messages of a session are handled one at a time, those of different sessions
+of slots, each of which can handle one session. Messages of one session are handled one at a time, messages of different sessions
 side by side.
 
-    processor      how many sessions are asked for, held, and given back at the end
+    processor      how many sessions the process asks for and holds, and how it gives them back at the end
       slots          the options, and which sessions have a slot, wait for one, or leave theirs
-      held_session   one session: receive, handle while the lock is renewed, settle; repeat
+      held_session   one session: receive a message, handle it while the lock is renewed, settle it; repeat
 
                  accept --> slot --> HELD --idle, turn, stop, or a message to retry--> closed: the broker gives it to any process
                              |        |
@@ -18,30 +18,31 @@ side by side.
 
 What holds, and why
 -------------------
-*One at a time, in order.* The next message of a session is received after the one before was settled. A message that is to
-be retried ends the hold, so what the broker had delivered ahead is not handled before it.
+*One at a time, in order.* The processor receives the next message of a session only after it settled the one before. If a message is
+to be tried again, the process gives the session back. So messages that the broker had delivered ahead are not handled before it.
 
-*Nothing after a loss.* The lock is trusted until the time that its last renewal surely covers, counted from when the
-request was sent. At the end of that time the handler is cancelled and nothing is settled, whether the broker says that
-the lock is lost or says nothing. The handler's writes until then stay: `cosmos_outbox.consumer` makes that harmless.
+*Nothing after a loss.* The processor trusts the lock for the time that the last renewal surely covers, counted from when that
+request was sent. When that time ends, it cancels the handler and settles nothing, whether the broker says that the lock is lost or
+says nothing. What the handler wrote until then stays; `cosmos_outbox.consumer` makes that harmless.
 
-*No key waits for another's.* A session is accepted although no slot is free: it has the session that is idle for longest leave
-its slot at once, or one that is never idle end its turn, with the first message that it settles a second after it began. A
-session that waits for another attempt has no slot, and takes one of half of them then, so that no number of those keeps another
-from being handled.
+*No key waits for another's.* The processor accepts a session even if no slot is free. Then the session that has been idle for longest
+leaves its slot at once. If no session is idle, one whose turn has lasted for a second leaves its slot after its next message. A
+session that waits for another attempt at a message has no slot. For the attempt it takes one from half of the slots, so that sessions
+with failing messages, however many, never keep the others from being handled.
 
-*Little is hoarded.* What is accepted and not handled is a key that no process handles. So no more is asked for than finds a slot
-by then, as the slots went until now: opening a session may take half a second. What waits in vain goes back after 2 s and as long as
-the last message took, up to 10 s more, and before half of its lock is over.
+*Few sessions are accepted ahead.* A session that was accepted and waits for a slot is one that no process handles. So the processor
+asks only for as many as will find a slot by the time they are open, judged by how fast slots were given back lately. Opening a session
+may take half a second. A session that finds no slot is given back after 2 s plus the time that the last message took, at most 10 s
+more, and before half of its lock's time is over.
 
-*Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one waits while nothing
-comes. Each session that is found adds calls, so where many are found they are soon as many as find a slot. Where another call
-has long waited in vain, and with each call that ends in vain, the number is halved. A process that starts asks for as many as it
-has slots, for a second: what came before it is handled at once.
+*Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one call waits while no messages
+come. Each session that is found adds calls, so the number of calls soon reaches the number of sessions that find a slot. The number is
+halved when a call ends without a session, or finds one while another call has long waited without one. At its start, a process waits
+for a second with as many calls as it has slots, so that the messages that are already there are handled at once.
 
-Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
-limit it moves the message to the dead-letter queue. While the broker cannot be reached, or settles nothing, the processor asks
-it again with a back-off. Whatever else its client raises counts as that, of one session.
+Failures: if a handler raises, the message is delivered again after a back-off. The broker counts the deliveries, and moves the message
+to the dead-letter queue after its limit. While the broker cannot be reached, or settles nothing, the processor asks again with a
+back-off. Any other error of the client counts as a failure of one session, and is treated in the same way.
 """
 
 from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler

@@ -17,13 +17,14 @@ from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
 from cosmos_outbox.sessions.slots import AT_HAND_SECONDS, SessionOptions, Slots
 
 _CANCELLED_SECONDS = 1.0  # seconds that a cancelled task has to end
-# the longest single wait for a message: an idle session must not keep a processor that stops
+# The longest single wait for a message. It is short, so that an idle session does not delay the stop of its processor.
 _SLICE_SECONDS = 1.0
 _RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
-_MARGIN = 0.1  # part of the lock's time that is left when a handler is cancelled
-_TURN_SECONDS = 1.0  # a session keeps its slot for so long while others wait; they wait longer than this
-# a timer may fire this early: without the allowance, a loop on virtual time would spin for ever
+_MARGIN = 0.1  # the part of the lock's time that is left when a handler is cancelled
+# how long a session may keep its slot while others wait for one; those wait longer than this
+_TURN_SECONDS = 1.0
+# How early a timer may fire. Without this allowance, a wait on virtual time, as in tests, would repeat for ever.
 _EARLY_SECONDS = 0.001
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
@@ -34,7 +35,7 @@ class SessionEnd(StrEnum):
     """Why a processor no longer holds a session."""
 
     IDLE = "idle"  # no message came
-    TURN = "turn"  # others waited for its slot
+    TURN = "turn"  # other sessions waited for its slot
     RETRY = "retry"  # a message is to be delivered again
     STOPPED = "stopped"  # the processor stops
     LOST = "lost"  # the lock expired, or the broker cannot be reached
@@ -45,13 +46,14 @@ class HeldSession:
     A session whose lock this process has.
 
     Args:
-        session: the lock.
+        session: the locked session, through which messages are received and settled.
         handler: awaited with each message.
-        options: those of the processor.
+        options: the options of the processor.
         stopping: set when no further message is to be handled.
-        slots: one of which this session has, or takes.
-        notify: hears what happens.
-        due: when the session's next attempt is due, in the loop's time; it has no slot yet. Defaults to None: the last one did not fail.
+        slots: the slots of the processor. This session has one of them, or takes one.
+        notify: called with a record of everything that happens.
+        due: when the next attempt at the session's first message is due, in the loop's time; then the session has no slot yet. Defaults to
+            None: the last attempt did not fail, and the session has a slot.
     """
 
     def __init__(
@@ -69,14 +71,14 @@ class HeldSession:
         self._stopping, self._slots, self._notify = stopping, slots, notify
         self.id = session.id  # None on an entity without sessions
         self.due = due
-        # Which kind of slot the session has: True is one of those for sessions in trouble, False an ordinary one, None no slot.
+        # The slot that the session has: True for one of those for sessions in trouble, False for an ordinary one, None for no slot.
         self._slot: bool | None = False if due is None else None
         self._closed = False
-        self._ends_at = inf  # when the present wait ends, in the loop's time
+        self._ends_at = inf  # until when `_hold` holds the lock at most, in the loop's time
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Timeout | None = None  # the wait for a message
         self.idle_since: float | None = None  # since when the session has had no message, in the loop's time
-        self.leaving = False  # it leaves its slot unless a message comes at once
+        self.leaving = False  # whether the session leaves its slot unless a message comes at once
         self._trusted_until = self._renew_at = self._cancel_at = 0.0
         self.messages = 0  # messages that were settled so far
         self.handling_since: float | None = None  # since when a message has been handled, in the loop's time
@@ -84,7 +86,7 @@ class HeldSession:
         self.error: BaseException | None = None  # why the session was lost
 
     async def run(self) -> SessionEnd:
-        """Handle messages until none comes, one is to be retried, the processor stops or the lock is lost."""
+        """Handle messages until none comes, one is to be tried again, the processor stops or the lock is lost. Return which."""
         try:
             self._see_lock()
             if self.due is None or (not self._stopping.is_set() and await self._await_slot()):
@@ -118,7 +120,8 @@ class HeldSession:
             if isinstance(settlement, Retry):
                 return SessionEnd.RETRY
             self.due = None
-            # the session is no longer in trouble, and must not be idle in the slot of one that is
+            # The session is no longer in trouble, so its slot becomes an ordinary one: it may be idle now, and must not keep the other
+            # kind.
             if self._slot:
                 self._slot = False
                 self._slots.count_recovery()
@@ -131,12 +134,13 @@ class HeldSession:
         """Have an idle session leave its slot, unless a message is about to arrive."""
         if self._waiting is not None and self.idle_since is not None:
             self.leaving = True
-            # Its first message is on its way. A session that left before would be accepted again, and leave again.
+            # A session that has had no message yet stays longer, because its first message is on its way. If it left before, it would be
+            # accepted again, and leave again.
             at_hand = AT_HAND_SECONDS if self.messages else _SLICE_SECONDS
             self._waiting.reschedule(max(self._loop.time(), self.idle_since + at_hand))
 
     async def _receive(self, wait_seconds: float, idle_since: float) -> Message | None:
-        # A call that is cut off leaves the session unusable, so the session is then closed.
+        # If the wait is cut short, the SDK's session can no longer be used. So `leaving` then closes the session.
         self.idle_since = idle_since
         message = None
         try:
@@ -145,7 +149,7 @@ class HeldSession:
                     self._slots.make_room()
                     message = await self._session.receive(wait_seconds)
         finally:
-            # This includes sessions whose lock is lost: while they close, others may ask them to leave.
+            # Do this even if the lock is lost, because another session may ask this one to leave while it closes.
             self._waiting = None
         if message is not None:
             self.idle_since = None
@@ -155,7 +159,7 @@ class HeldSession:
         return message
 
     async def pause(self, seconds: float) -> None:
-        """Give the slot to another session while the handler waits before its next attempt at the message."""
+        """Wait before the next attempt at a message, and meanwhile give the slot to another session."""
         if self._slots.full or self._closed:
             await asyncio.sleep(seconds)
             return
@@ -166,7 +170,7 @@ class HeldSession:
                 await self._take_slot()
         finally:
             self._ends_at = self._loop.time() + left
-            if self._closed:  # the session was left behind
+            if self._closed:  # the session was closed while its handler still waited here
                 self._give_slot()
 
     def _give_slot(self) -> None:
@@ -179,7 +183,7 @@ class HeldSession:
         self._slot = await self._slots.take_troubled()
 
     async def _await_slot(self) -> bool:
-        """Hold the lock until the next attempt is due and has a slot. Return whether it got one."""
+        """Hold the lock until the next attempt is due and has a slot. Return whether the session has a slot now."""
         taking = asyncio.create_task(self._take_slot())
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
@@ -219,14 +223,14 @@ class HeldSession:
         )
 
     async def _settlement_for(self, message: Message) -> Settlement | None:
-        """Handle a message, and keep it for as long as a Retry asks. Return how to settle it, or None if the lock may be lost."""
+        """Handle a message, and keep it for as long as its Retry says. Return how to settle it, or None if the lock may be lost."""
         while True:
             settlement = await self._handle(message)
             if not isinstance(settlement, Retry):
                 return settlement
             if not await self._keep(settlement.after_seconds):
                 return None
-            # Without sessions, a message that is given back counts as delivered, so this hold tries it again.
+            # On an entity without sessions, a message that is given back counts as delivered. So try it again here instead.
             if self.id is not None or settlement.counted or not await self._has_slot():
                 return settlement
 
@@ -236,24 +240,25 @@ class HeldSession:
         handling = asyncio.create_task(self._outcome(message))
         try:
             held = await self._hold({handling}, self._options.max_handling.total_seconds())
-        except BaseException:  # the process ends; a handler must not go on without it
+        except BaseException:  # this task is cancelled, and the handler must not go on without it
             await self._cancel(handling, message)
             raise
         if held and handling.done():
             return handling.result()
         await self._cancel(handling, message)
-        overdue = TimeoutError(f"took over {self._options.max_handling}")
+        overdue = TimeoutError(f"The handler took longer than {self._options.max_handling} (max_handling).")
         return self._retry(message, overdue) if held else None
 
     async def _keep(self, seconds: float) -> bool:
-        """Keep a message until it is to be delivered again, or the processor stops. Return whether the lock is still held."""
+        """Keep a message until it is to be delivered again or the processor stops. Return whether the lock is still held."""
         seconds = 0.0 if self._stopping.is_set() else seconds
         self.due = self._loop.time() + seconds
         # the message is not handled meanwhile
         handling_since, self.handling_since = self.handling_since, None
-        # Without sessions, a message that is given back early counts as delivered.
+        # Rest without a slot. On an entity without sessions, do so only if another session may rest: else the message would be given back
+        # early, and count as delivered.
         if seconds and (self.id is not None or not self._slots.full):
-            self._give_slot()  # no message is left to handle
+            self._give_slot()
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
                 return await self._hold({leave}, seconds)
@@ -277,7 +282,7 @@ class HeldSession:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # a call that the handler awaited was cancelled, not the handler
+            # The handler itself was not cancelled, but a call that it awaited. So treat this like an error of the handler.
             return self._retry(message, error)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
             return self._retry(message, error)
@@ -322,7 +327,7 @@ class HeldSession:
         return False
 
     def _see_lock(self) -> None:
-        # The next renewal is counted from the last one: else a session that is never idle would put it off.
+        # Set the time of the next renewal only if the lock was renewed. Otherwise each message of a busy session would put it off.
         if self._session.trusted_until == self._trusted_until:
             return
         now, self._trusted_until = self._loop.time(), self._session.trusted_until

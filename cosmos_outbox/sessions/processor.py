@@ -1,4 +1,4 @@
-"""SessionProcessor: one of the processes that share the sessions of a subscription or queue."""
+"""SessionProcessor: receives the messages of a subscription or queue, session by session, and hands them to a handler."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, Session
 from cosmos_outbox.sessions.slots import SessionOptions, Slots
 
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
-_FIRST_ACCEPT_SECONDS = 1.0  # short first calls: when one returns, the broker is reachable
-# how long the opening may take before a call waits for a session: the SDK needs half a second, and 2 s on a busy machine
+# how long the first calls wait: they are short, because the first answer shows that the broker is reachable
+_FIRST_ACCEPT_SECONDS = 1.0
+# how long it may take until a call has opened its link and really waits for a session: half a second, and 2 s on a busy machine
 _OPENING_SECONDS = 4.0
-_GROWTH = 3  # how many more calls follow each session that is found
-# How long an accepted session waits for a slot, beside the time that the last message took. Then it is given back, because no other
-# process can handle it meanwhile.
+_GROWTH = 3  # by how many calls each session that is found raises the number of calls
+# How long an accepted session waits for a slot: this time plus the time that the last message took, of which the second number is the
+# most. Then it is given back, because no other process can handle the session while this one has it.
 _AHEAD_SECONDS, _MOST_MORE_SECONDS = 2.0, 10.0
 _LOOK_AHEAD_SECONDS = 0.5  # how many seconds ahead the use of slots is predicted at most
 _MOST_TROUBLED = 10_000  # sessions in trouble that this process remembers
@@ -33,8 +34,8 @@ class SessionStatus:
     """
     A session that a processor holds.
 
-    messages: settled since it was accepted.
-    handling_seconds: for how long the message at hand has been handled; None if none is.
+    messages: how many messages were settled since the session was accepted.
+    handling_seconds: for how long the current message has been handled; None if no message is being handled.
     """
 
     session: str | None
@@ -73,16 +74,18 @@ class SessionProcessor:
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
         # when the next attempt is due, by the id of a session in trouble
         self._due: dict[str | None, float] = {}
-        self._accepting: dict[asyncio.Task[None], float] = {}  # since when each call has waited
+        # the calls that wait for a session, and since when
+        self._accepting: dict[asyncio.Task[None], float] = {}
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._slots = Slots(self._options, self._serving.values(), freed=self._changed.set)
-        # How many calls wait for a session at the same time. At the start all slots are free, so it is as many as there are slots.
+        # How many calls may wait for a session at the same time: at the start as many as there are slots, because all slots are free.
         self._wanted = self._options.max_concurrent_sessions
-        self._found_in = 0.0  # how long the last call took that found a session
+        self._found_in = 0.0  # how long the last call that found a session took
         self._handled_in = 0.0  # how long the last message took
-        self._stuck = False  # a session waited for a slot in vain, and no message was settled since
-        self._answered_at = -inf  # when a message was last settled, or a call found that none waits
-        self._failures = 0  # failures since then
+        self._stuck = False  # whether a session waited for a slot in vain, and no message was settled since
+        # when a message was last settled, or a call was last answered that no session has messages
+        self._answered_at = -inf
+        self._failures = 0  # how many calls or sessions failed since then
         self._failing_since, self._failed_at = 0.0, -inf
         self._error: BaseException | None = None  # an error that ended a task, and is no fault of the broker
 
@@ -101,13 +104,13 @@ class SessionProcessor:
     @property
     def receiving(self) -> bool:
         """
-        Say whether messages can be received. After a failure this is false until a message is settled, or a call finds that none
-        waits.
+        Say whether messages can be received. After a failure this is False until a message is settled, or the broker answers a call that
+        no session has messages.
         """
         return not self._failures
 
     def stop(self) -> None:
-        """Ask `run` to end. Messages at hand are handled within the grace period, and all sessions are given back."""
+        """Ask `run` to end. Messages that are being handled get the grace period to end. Then all sessions are given back."""
         self._stopping.set()
         self._changed.set()
         self._slots.send_away()
@@ -129,7 +132,7 @@ class SessionProcessor:
             raise self._error
 
     def _fill(self) -> None:
-        # Without sessions, no message waits for another's turn.
+        # Probe only if messages have sessions: on an entity without sessions, a message never has to wait for another one's turn.
         probing = not self._stuck and all(held.id is not None for held in self._serving.values())
         worth = self._slots.worth_accepting(self._found_in, probing=probing)
         for _ in range(min(self._wanted, worth) - len(self._accepting)):
@@ -153,7 +156,7 @@ class SessionProcessor:
         due = self._due.get(session.id)
         try:
             await self._end_before(session.id)
-            # The session waits for a slot until another session has had its turn, and no longer than its lock is trusted.
+            # The session waits long enough for another session to end its turn, but at most for half of its lock's time.
             left = session.trusted_until - asyncio.get_running_loop().time()
             patience = min(_AHEAD_SECONDS + self._handled_in, left / 2)
             slotted = due is not None or await self._slots.take(patience)
@@ -180,7 +183,7 @@ class SessionProcessor:
                 call.cancel()
 
     async def _end_before(self, session: str | None) -> None:
-        # This process lost the session unnoticed: the old handler must not run beside the new one.
+        # End an earlier hold of the same session: this process lost that hold unnoticed, and its handler must not run beside the new one.
         for task, held in [*self._serving.items()]:
             if held.id == session is not None and task is not asyncio.current_task():
                 held.error = LockLost("This process lost the session, and received it again.")
@@ -190,10 +193,10 @@ class SessionProcessor:
     async def _hold(self, task: asyncio.Task[None], held: HeldSession, began: float) -> None:
         del self._accepting[task]
         self._serving[task] = held
-        self._changed.set()  # one more may wait for a session
+        self._changed.set()  # another call may wait for a session now
         end = SessionEnd.STOPPED
         try:
-            # check again: the session may have been accepted twice while this one waited for a slot
+            # Check again, because the process may have accepted the session once more while this task waited for a slot.
             await self._end_before(held.id)
             end = await held.run()
         finally:
@@ -209,7 +212,7 @@ class SessionProcessor:
                 records.SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
             )
         if not isinstance(held.error, LockLost | None) and not self._stopping.is_set():
-            # Without a pause, the processor would accept the session and lose it again in a tight loop.
+            # Back off: without a pause, the processor would accept the session and lose it again in a tight loop.
             del self._serving[task]
             self._accepting[task] = asyncio.get_running_loop().time()
             await self._back_off(held.error, began, answered_at=held.answered_at)
@@ -224,11 +227,11 @@ class SessionProcessor:
         now = asyncio.get_running_loop().time()
         if session is not None:
             self._found_in = min(now - began, _LOOK_AHEAD_SECONDS)
-        # A session that was found may be lost with its first message.
+        # Only a call that found no session shows that the broker works again. A session that was found may be lost at its first message.
         elif began > self._failed_at:
             self._note_answer()
-        # The number of calls follows the number of sessions that are found. A call that has waited for so long has a link, and would
-        # have found a session if there were one.
+        # Adjust the number of calls: raise it if a session was found, halve it if not. Also halve it if another call has waited for longer
+        # than it takes to open its link: that call would have found a session if there were more of them.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
         in_vain = session is None or min(others, default=inf) < now - _OPENING_SECONDS
         self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + _GROWTH
@@ -240,12 +243,14 @@ class SessionProcessor:
 
     async def _back_off(self, error: BaseException, began: float, *, answered_at: float) -> None:
         """
-        Back off before the next call. `began`: when the failed call or session began; `answered_at`: the broker's last answer to it, or `began`.
+        Report a failed call or session, and wait before the next call.
+
+        `began` is when the call or session began, `answered_at` when the broker last answered it, or `began` if it never did.
         """
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:
             self._failing_since = max(answered_at, self._answered_at)
-        # Calls and sessions that ran side by side fail together: that is one failure.
+        # Calls and sessions that ran side by side and fail together count as one failure.
         one_more = began > self._failed_at or not self._failures
         self._failures, self._failed_at = self._failures + one_more, now
         delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))

@@ -1,7 +1,7 @@
 """
-Slots: how many sessions are handled side by side, and which of them leaves for one that waits.
+Slots: how many sessions a process handles side by side, and which session gives its slot to one that waits.
 
-An accepted session waits for a slot. One in trouble, whose last attempt failed, waits for the next attempt without a slot.
+An accepted session waits for a slot. A session in trouble, whose last attempt at a message failed, waits for its next attempt without one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Protocol
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.retries import Backoff
 
-_BESIDE = 3  # for each slot, so many more sessions may be accepted ahead, and so many may rest
-# A session rests at least this long before another takes its place. Where more keys wait than may rest, the broker gives out each in
-# turn, and with them those that can be handled.
+_BESIDE = 3  # for each slot, this many more sessions may be accepted ahead, and this many may rest
+# How long a session rests at least before another takes its place. If more sessions wait for another attempt than may rest, they take
+# turns: the broker gives out one after another, and among them those whose messages can be handled.
 _STAY_SECONDS = 2.0
-# If the broker has a message at hand, it delivers it within this time. A session without one is idle, and leaves its slot to another.
+# The time within which the broker delivers a message that it already has. A session that gets none within this time is idle, and leaves its
+# slot to another.
 AT_HAND_SECONDS = 0.02
 
 
@@ -36,15 +37,16 @@ class SessionOptions:
 
     # How many sessions are handled side by side; some more are accepted ahead. Defaults to 32.
     max_concurrent_sessions: int = 32
-    # How many more sessions are held while they wait for another attempt; further ones take turns. Defaults to 3 for each handled.
+    # How many more sessions may be held while they wait for another attempt; if there are more, they take turns. Defaults to three times
+    # `max_concurrent_sessions`.
     max_waiting_sessions: int | None = None
-    # After this time without a message a session is given back; at once if another waits for its slot. Defaults to 5 s.
+    # After how long without a message a session is given back. If another session waits for its slot, that is at once. Defaults to 5 s.
     session_idle_timeout: timedelta = timedelta(seconds=5)
     # For how long the lock is renewed while one message is handled; then the handler is cancelled. Defaults to 5 min.
     max_handling: timedelta = timedelta(minutes=5)
     # How long handlers may work on after `stop`. Defaults to 20 s.
     grace_period: timedelta = timedelta(seconds=20)
-    # Between attempts to reach the broker, and before a message whose handler failed is delivered again.
+    # The wait between attempts to reach the broker, and before a message whose handler failed is delivered again.
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
@@ -62,8 +64,8 @@ class SlotHolder(Protocol):
     """
     A session that has a slot.
 
-    idle_since: since when it is without a message, in the loop's time.
-    leaving: unless a message comes at once.
+    idle_since: since when the session has had no message, in the loop's time; None while it has one.
+    leaving: whether the session leaves its slot unless a message comes at once.
     """
 
     idle_since: float | None
@@ -76,16 +78,16 @@ class SlotHolder(Protocol):
 
 class Slots:
     """
-    A number of slots, given out in the order in which sessions asked. Sessions in trouble, whose last attempt failed, have half of
+    The slots of a process, given out in the order in which sessions ask. Sessions in trouble, whose last attempt failed, may have half of
     them.
 
     Args:
-        options: how many, and how many sessions may wait for another attempt without one.
-        holders: the sessions that have one.
+        options: how many slots there are, and how many sessions may rest, which is to wait for another attempt without a slot.
+        holders: the sessions that have a slot.
         freed: called when a slot is free, or another session may rest.
 
     Attributes:
-        free: slots that no session has.
+        free: how many slots no session has.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Slots:
         return len(self._queue)
 
     async def take(self, seconds: float | None = None) -> bool:
-        """Take a slot. Return whether one became free in time."""
+        """Take a slot, if necessary once one becomes free. Return False if none became free within so many seconds."""
         if self.free:
             self.free -= 1
             return True
@@ -127,7 +129,7 @@ class Slots:
         return turn.done()
 
     async def take_troubled(self) -> bool:
-        """Take one of the slots for sessions in trouble."""
+        """Take one of the slots for sessions in trouble, as soon as one is free."""
         await self._for_troubled.acquire()
         try:
             return await self.take()
@@ -140,7 +142,7 @@ class Slots:
         self._for_troubled.release()
 
     def give_back(self, *, troubled: bool = False) -> None:
-        """Hand a slot on."""
+        """Give a slot back: to the session that has waited for longest, if there is one."""
         if troubled:
             self._for_troubled.release()
         self._freed.append(asyncio.get_running_loop().time())
@@ -158,8 +160,9 @@ class Slots:
     @contextmanager
     def rest(self, *, may_leave: bool) -> Iterator[asyncio.Future[None]]:
         """
-        Count a session as resting: it waits without a slot. Its future is done when it has to leave, because other sessions come and
-        it is the first that may go.
+        Inside this block, count a session as resting: it waits for another attempt without a slot.
+
+        The yielded future is done when the session has to leave because others come to rest: the one that has rested longest leaves first.
         """
         loop = asyncio.get_running_loop()
         leave: asyncio.Future[None] = loop.create_future()
@@ -174,7 +177,7 @@ class Slots:
             self._resting.pop(leave, None)
 
     def send_away(self, most: int | None = None) -> None:
-        """Have all resting sessions leave, or only so many, and only of those that may leave."""
+        """Have all resting sessions leave. With `most`, have at most this many leave, and only sessions that may leave."""
         for leave in [one for one, may_leave in self._resting.items() if may_leave or most is None][:most]:
             del self._resting[leave]
             leave.set_result(None)
@@ -190,10 +193,10 @@ class Slots:
 
     def worth_accepting(self, seconds: float, *, probing: bool) -> int:
         """
-        Return how many sessions will find a slot within `seconds`, the time that it takes to accept one. Sessions that wait already
-        are included.
+        Return how many sessions will find a slot within `seconds`, the time that it takes to accept a session.
 
-        While probing, the number is at least 1: an accepted session shows that others wait behind one with many messages.
+        Sessions that already wait are included. While probing, the number is at least 1: if a session is accepted, others wait behind the
+        sessions that are handled, and these have to take turns.
         """
         now = asyncio.get_running_loop().time()
         if self.full and self._came[0] > now - _STAY_SECONDS:
@@ -203,6 +206,6 @@ class Slots:
         )
         if not probing:
             return soon
-        # Twice as many as lately, so that the number of accepted sessions can grow
+        # Expect twice as many slots to be given back as lately, so that the number of accepted sessions can grow.
         freed = sum(moment > now - seconds for moment in self._freed)
         return max(1, soon + min(2 * freed, self._most_ahead))
