@@ -1,8 +1,9 @@
 """
-The ports: what the library needs from outside, with the guarantees that every implementation keeps.
+The ports: the protocols for what the library needs from outside, such as stores and topics, with the guarantees of every implementation.
 
-Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite per port runs over
-all of them: those of publishers and subscriptions, in `cosmos_outbox_testing.contracts`, over yours too. Documents cross a port as stored JSON, so that fields of other programs survive.
+The implementations are in `cosmos_outbox.adapters`: for Azure, and in memory for tests and simulation. One suite of tests per port, its
+contract, runs over all of them. The contracts of publishers and subscriptions are in `cosmos_outbox_testing.contracts`, to test your own
+implementations as well. Documents cross a port as stored JSON, so that fields of other programs survive.
 """
 
 from cosmos_outbox.ports.change_feed import (

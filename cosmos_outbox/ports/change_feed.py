@@ -1,4 +1,4 @@
-"""The change feed of a container, and what handles its changes."""
+"""The port for the change feed of a container, and for the handler of its changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainer:
-    """The names of a container in lease ids, and the paths of its partition key."""
+    """The names of a container that are part of its leases' ids, and the paths of its partition key."""
 
     account_host: str
     database_rid: str
@@ -23,7 +23,7 @@ class MonitoredContainer:
 
 
 class StartFrom(StrEnum):
-    """Where to begin with a range that has no continuation."""
+    """Where the reading of a range begins if it has no continuation."""
 
     BEGINNING = "beginning"
     NOW = "now"
@@ -34,16 +34,16 @@ class ChangePage:
     """
     One page of the change feed of one range.
 
-    documents: may be empty. Each has its `_lsn`; documents of one transactional batch share it and are never cut over two
-        pages, so a page may be longer than was asked for.
-    continuation: always valid; save it even if `documents` is empty.
+    documents: the changed documents; there may be none. Each has its `_lsn`. Documents of one transactional batch have the same `_lsn`
+        and are always in one page, so a page may be longer than was asked for.
+    continuation: where the next page begins. It is always valid; save it even if `documents` is empty.
     latest_lsn: the newest LSN of the physical partition when the page was read, if the service returned it.
-    skipped: the page is empty only because all its changes were filtered out (other ranges, or before `start`); read on at
-        once, more may follow.
+    skipped: whether the page is empty only because all its changes were filtered out (of other ranges, or before `start`). More may
+        follow, so read on at once.
     range_id: the id of the physical partition, if the service returned it.
     size: bytes of JSON, if known.
     dropped, last_lsn: set by the processor: how many changes it dropped because its handler does not want them, and the LSN
-        of the last change that was read, dropped or not.
+        of the last change that it read, dropped or not.
     """
 
     documents: tuple[Document, ...]
@@ -58,20 +58,20 @@ class ChangePage:
 
 
 class ChangeFeed(Protocol):
-    """The change feed of one container, latest version of each document, one range at a time."""
+    """The change feed of one container in latest-version mode, read one range at a time."""
 
     async def describe(self) -> MonitoredContainer:
         """
         Return the container as it is now.
 
         Raises:
-            ConfigurationError: it is missing, or partitioned so that no outbox can be in it.
+            ConfigurationError: the container is missing, or has a partition key that an outbox cannot use.
         """
         ...
 
     async def physical_ranges(self) -> tuple[FeedRange, ...]:
         """
-        Return the ranges of the physical partitions as they are now, never from a cache; together they cover every key once.
+        Return the ranges of the physical partitions as they are now, never from a cache. Together they cover each key once.
         """
         ...
 
@@ -79,7 +79,7 @@ class ChangeFeed(Protocol):
         """
         Return the id of the physical partition that serves a range: the `LeaseToken` of a version 0 lease.
 
-        Never cached: after a split and a merge the same bounds have another id.
+        The id is never taken from a cache, because after a split and a merge the same bounds have another id.
 
         Raises:
             RangeGone: the range is not served by one physical partition.
@@ -97,18 +97,21 @@ class ChangeFeed(Protocol):
         max_items: int,
     ) -> ChangePage:
         """
-        Return the changes of the range after a continuation, or from `start` where there is none.
+        Return the changes of the range after a continuation, or from `start` if there is none.
 
-        Changes of one partition key come in the order they were committed.
+        Changes of one partition key come in the order in which they were committed.
 
         Args:
-            container_rid: of the container to read, as `describe` returned it when the continuation was first read.
-            start: a time stands for its whole second: all changes whose `_ts` is not before it.
+            feed_range: the range to read.
+            container_rid: the resource id of the container, as `describe` returned it when the first continuation was read.
+            continuation: that of the page before, or None.
+            start: a time stands for its whole second: all changes whose `_ts` is not before that second.
+            max_items: about how many documents the page has at most.
 
         Raises:
             RangeGone: the range is no longer served by one physical partition.
-            ContainerRecreated: the container under this name is another one now; nothing was read.
-            StoreError: the service refused or failed; see `retriable`. Nothing is lost: read again.
+            ContainerRecreated: the container was deleted and created again under this name; nothing was read.
+            StoreError: the service refused or failed; see `retriable`. No change is lost: read the page again.
         """
         ...
 
@@ -118,9 +121,9 @@ class Notes:
     """
     The note that a handler leaves in a lease for the lease's next owner: one text, or None.
 
-    The write that saves the checkpoint saves it, and the write that acquires the lease reads it, so an owner knows
-    the notes of every page before its start. They may be newer than the checkpoint: the next owner may also find notes about
-    a page that is not saved yet. Keep them short: a lease is one document of at most 2 MB, written several times a second.
+    The write that saves a checkpoint also saves the note, and the write that acquires the lease reads it. So an owner knows
+    the notes about every page before the checkpoint. The note may be newer than the checkpoint, and also be about
+    a page that no checkpoint covers yet. Keep it short: a lease is one document of at most 2 MB, written several times a second.
     """
 
     text: str | None = None
@@ -129,14 +132,14 @@ class Notes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeBatch:
     """
-    One page of changes of one lease, as a handler gets it: never empty, in feed order.
+    One page of changes of one lease, as a handler gets it: never empty, and in the order of the feed.
 
-    tenure: differs between two ownerships of the lease by one worker: what a handler learned in an earlier one may be out
-        of date, because another worker may have had the lease in between.
-    page: counts the batches of a tenure from 1; after a `LeaseCheckpointed` with that number or a higher one, no worker gets
+    tenure: the number of the tenure. If a worker acquires the lease again, the number is another one, and what the handler remembers
+        of the lease may be out of date: another worker may have had the lease meanwhile.
+    page: the number of the batch within the tenure, from 1. After a `LeaseCheckpointed` with that number or a higher one, no worker gets
         the batch again.
-    notes: the same object for all batches of a tenure.
-    moving: a handler of a batch that takes long calls it when a part is done, so that the lease does not count as stalled.
+    notes: the notes of the lease; the same object for all batches of a tenure.
+    moving: a function. A handler that takes long calls it when a part of the batch is done, so that the lease does not count as stalled.
     processor, container_rid, key_paths: the name of the processor, the container that was read, and where its documents keep
         their partition key.
     """
@@ -153,12 +156,12 @@ class ChangeBatch:
 
 
 class ChangeHandler(Protocol):
-    """The handler of the changes. When it returns, all of the batch is done and may be checkpointed."""
+    """A function that handles changes. When it returns, the whole batch is done, and a checkpoint may cover it."""
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
-        Handle a batch. After an error, a crash or a lost lease, the same batch comes again, here or in another worker.
+        Handle a batch. After an error, a crash or a lost lease, a worker gets the same batch again: this one or another.
 
-        The call is cancelled when the lease can no longer be trusted: stop at once.
+        The call is cancelled when the lease can no longer be trusted. The handler must then stop at once.
         """
         ...

@@ -1,4 +1,4 @@
-"""The container of leases."""
+"""The port for the container of leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Documents, and when they were read by the service's clock. That clock alone decides expiry."""
+    """Documents, and the time by the service's clock when they were read. Only that clock decides whether a lease has expired."""
 
     documents: tuple[Document, ...]
     read_at: datetime
@@ -20,7 +20,7 @@ class Listing:
 
 class LeaseStore(Protocol):
     """
-    A container of small documents with compare-and-set: leases, and the marker and the lock that their creation needs.
+    A container of small documents, which are written under an etag: leases, and the marker and the lock that their creation needs.
 
     Every write returns the document with its new `_etag`.
     """
@@ -30,7 +30,7 @@ class LeaseStore(Protocol):
         Return whether the container is partitioned on `/id` (True) or `/partitionKey` (False).
 
         Raises:
-            ConfigurationError: on neither; or the container is missing, or has a TTL that deletes leases.
+            ConfigurationError: the container has another partition key, is missing, or has a TTL that deletes leases.
         """
         ...
 
@@ -39,15 +39,14 @@ class LeaseStore(Protocol):
         ...
 
     async def read(self, document_id: str, partition_key: str) -> Document:
-        """Return one document. Raises NotFound where there is none."""
+        """Return one document. Raises NotFound if there is none."""
         ...
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         """
-        Create a document. In a container partitioned on `/partitionKey`, a document without that property is stored with its id
-        there.
+        Create a document. In a container partitioned on `/partitionKey`, a document without that property gets its id as partition key.
 
-        Raises Conflict where the id is taken; exactly one of several callers succeeds.
+        Raises Conflict if there is a document with this id; exactly one of several callers succeeds.
         """
         ...
 
@@ -56,8 +55,8 @@ class LeaseStore(Protocol):
         Replace a document that still has the etag.
 
         Raises:
-            PreconditionFailed: another program wrote it since; nothing changed.
-            NotFound: it was deleted.
+            PreconditionFailed: another program has written the document since; nothing changed.
+            NotFound: the document was deleted.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The container of parked partition keys."""
+"""The port for the container of parked partition keys and their events."""
 
 from __future__ import annotations
 
@@ -11,38 +11,39 @@ from cosmos_outbox.stored_documents import Document
 
 class ParkedStore(Protocol):
     """
-    The container of parked partition keys. Documents are written with compare-and-set, stay until deleted, and are read a page at a
+    The container of parked partition keys. Documents are written under an etag, stay until they are deleted, and are read a page at a
     time.
 
-    A read may be behind the writes of other programs, as it is with session consistency; a write never is. A list of one partition
-    key may lack its reader's own writes, but is never older than what the reader read under that key before: a release that read
-    a key finds no event in its queue that was dropped by then. The documents have an `id` and a `partitionKey`, events in a queue
-    also an `epoch` and a `position`, and keys the `type` "parkedKey".
+    With session consistency, a read may be behind the writes of other programs; a write never is. A list of documents of one partition
+    key may lack the reader's own writes, but is never older than what the reader has read of that partition key before. So a release that
+    has read a key does not find an event in its queue that was dropped by then. All documents have an `id` and a `partitionKey`. Events in
+    a queue also have an `epoch` and a `position`, and keys have the `type` "parkedKey".
     """
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         """
-        Return a document with its `_etag`. A caller sees its own writes, and the document that refused one of them.
+        Return a document with its `_etag`. A caller sees its own writes, and a document because of which one of them was refused.
 
         Raises:
-            NotFound: there was none when the reader's copy was made.
+            NotFound: there is no such document, or the replica that was read does not have it yet.
             StoreError: the service refused or failed; see `retriable`.
         """
         ...
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         """
-        Return documents of a partition key by id, from the first id after the given one; none at the end.
+        Return a page of the documents of a partition key, ordered by id. An empty page is the last one.
 
         Args:
-            after: the last id of the page before.
-            limit: of documents; there may be fewer although more follow.
+            partition_key: the partition key.
+            after: the last id of the page before. Defaults to "": the first page.
+            limit: how many documents the page may have; it may have fewer although more follow.
         """
         ...
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         """
-        Return the documents of one epoch from a position on, by position; fewer than `limit` where they are large.
+        Return the documents of one epoch from position `first` on, ordered by position; fewer than `limit` if they are large.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The topic that takes the messages."""
+"""The port for a topic to which messages are sent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Publisher(Protocol):
     """
     A topic, reached over a fixed number of lanes; each lane is one ordered stream.
 
-    Calls on one lane are carried out one after another, calls on different lanes side by side. A publisher may have more:
+    Calls on one lane are carried out one after another, calls on different lanes side by side. A publisher may also have these members:
 
-        batch_bytes    what a batch holds (None: not known yet); a relay then gives a lane about as much
-        system         the broker in OpenTelemetry's words, `messaging.system` of spans and metrics; `servicebus` without it
-        check()        awaited before a worker counts as ready, and by operators: raise what `publish` would, and send nothing
+        batch_bytes    how many bytes a batch may have, so that a relay gives a lane about as many; None if that is not known yet
+        system         the name of the broker in spans and metrics (OpenTelemetry's `messaging.system`); without it, `servicebus`
+        check()        raises the error that `publish` would raise, and sends nothing; awaited before a worker counts as ready
     """
 
     @property
@@ -28,17 +28,17 @@ class Publisher(Protocol):
         """
         Send messages in order and return when the broker has accepted every one of them.
 
-        A message is only sent after all earlier ones of the call were accepted or travel in the same atomic batch.
-        After an error the first `error.accepted` messages are in the topic and the fate of the others is open: send
-        those again, equal and in the same order, before any later message of their sessions. A message may be sent
-        more than once by one call. A cancelled call sends nothing after it returned.
+        A message is sent only after all earlier messages of the call were accepted, or together with them in one atomic batch.
+        After an error, the first `error.accepted` messages are in the topic, and it is unknown whether the others are. Send
+        those again, unchanged and in the same order, before any later message of their sessions. One call may send a message
+        more than once. A cancelled call sends nothing after it returned.
 
-        A message with a `deliver_at` that is still to come is accepted now, and received by none before then. A publisher whose broker
-        keeps no message for later rejects it.
+        A message whose `deliver_at` is in the future is accepted now, and no receiver gets it before then. A publisher whose broker
+        cannot keep a message for later rejects such a message.
 
         Raises:
-            MessageRejected: the broker will never accept one of the messages behind the accepted ones; alone in a
-                call, it is the one.
-            BrokerUnavailable, TopicUnavailable: try again, for as long as it takes.
+            MessageRejected: the broker will never accept one of the messages after the accepted ones. Only in a call with one message
+                is it known which one.
+            BrokerUnavailable, TopicUnavailable: the messages may be accepted later: try again, for as long as it takes.
         """
         ...

@@ -1,4 +1,4 @@
-"""The container of entities and their events, as the write side sees it."""
+"""The port for the container of entities and their events, from which applications read and to which they commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cosmos_outbox.stored_documents import Document
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
-# The limit for the JSON of an event: a parked copy, with its metadata, must fit into one request as well.
+# The most bytes of an event's JSON. It is less than a request may have, because a parked copy with its metadata must fit into one, too.
 MAX_EVENT_BYTES = 1_900_000
 
 
@@ -26,7 +26,7 @@ class WriteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One write of a commit; `etag` makes a replace or delete conditional on the document's `_etag`."""
+    """One write of a commit. With an `etag`, a replace or delete succeeds only if the document still has that `_etag`."""
 
     kind: WriteKind
     id: str
@@ -46,7 +46,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One page of documents; `continuation` is None after the last."""
+    """One page of documents. `continuation` is None on the last page."""
 
     documents: tuple[Document, ...]
     continuation: str | None
@@ -57,7 +57,7 @@ class Store(Protocol):
 
     @property
     def key_paths(self) -> KeyPaths:
-        """Return the container's partition key paths. Callers always pass full partition keys."""
+        """Return the container's partition key paths. Callers always pass a value for each of the paths."""
         ...
 
     async def read(
@@ -72,14 +72,14 @@ class Store(Protocol):
         Return a document with its `_etag`, as a replica has it. A caller sees its own writes.
 
         Args:
-            document_id, partition_key: where it is.
-            if_none_match: an etag, or None.
-            newest: read it where writes go, so that nothing is missing that any caller has committed; `if_none_match` has no effect
-                then. Defaults to False.
+            document_id, partition_key: those of the document.
+            if_none_match: an etag that the caller knows, or None.
+            newest: whether the replica that takes writes is asked, so that no write is missing that any caller has committed. Then
+                `if_none_match` has no effect. Defaults to False.
 
         Raises:
-            NotFound: there is none, or its TTL has passed.
-            NotModified: it still has the etag `if_none_match`.
+            NotFound: there is no such document, or its TTL has passed.
+            NotModified: the document still has the etag `if_none_match`.
             StoreError: the service refused, or failed; see `retriable`.
         """
         ...
@@ -89,7 +89,7 @@ class Store(Protocol):
         Apply all writes or none of them, in one request, checked in the order given.
 
         Raises:
-            NotFound, Conflict, PreconditionFailed: one write, named by `document_id`, could not be applied; none was.
+            NotFound, Conflict, PreconditionFailed: the write of the document `document_id` could not be applied, so none was.
                 `actual` is None if the service does not name the document's etag.
             RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
             TooManyRequests: throttled; none was applied.
@@ -107,12 +107,13 @@ class Store(Protocol):
         include_deleted: bool,
     ) -> Page:
         """
-        Return a page of the documents of some types, each document once. For one partition key they come by id; None means all keys.
+        Return a page of the documents of some types, of one partition key or, if it is None, of all keys. Each document comes once.
 
-        Documents whose `data.deleted` is true are left out unless `include_deleted`. The order over all keys is the store's own.
+        Documents of one key are ordered by id; those of all keys come in an order of the store. Documents whose `data.deleted` is true are
+        left out unless `include_deleted`.
 
         Raises:
-            InvalidRequest: this store did not give out `continuation`.
+            InvalidRequest: `continuation` is not from this store.
             StoreError: the service refused or failed; see `retriable`.
         """
         ...
@@ -134,8 +135,8 @@ class Store(Protocol):
             parameters: by name, with the @.
 
         Raises:
-            InvalidRequest: the service does not understand the query, or `continuation` is not of it.
-            UsageError: this store evaluates no SQL.
+            InvalidRequest: the service does not understand the query, or `continuation` is from another query.
+            UsageError: this store cannot evaluate SQL.
             StoreError: the service refused or failed; see `retriable`.
         """
         ...

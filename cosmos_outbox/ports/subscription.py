@@ -1,4 +1,4 @@
-"""The subscription or queue that messages are received from."""
+"""The port for a subscription or queue from which messages are received."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Retry:
     """
     The message is to be delivered again, before any later message of its session.
 
-    after_seconds: how long the receiver keeps the message first. Defaults to 0.
-    counted: whether that is a delivery, of which the broker allows a limited number; without sessions it always is one.
+    after_seconds: how long the receiver keeps the message before that. Defaults to 0.
+    counted: whether the broker counts this as one of the deliveries that it allows. On an entity without sessions it always does.
         Defaults to True.
     """
 
@@ -45,9 +45,9 @@ Settlement = Complete | Retry | DeadLetter | Defer
 
 class Session(Protocol):
     """
-    A session that this receiver has locked; on an entity without sessions, a receiver of one message at a time.
+    A session that this receiver has locked. On an entity without sessions, it is a receiver of one message at a time.
 
-    One task uses it, one call after another.
+    Only one task uses the object, with one call after another.
     """
 
     @property
@@ -60,51 +60,51 @@ class Session(Protocol):
         """
         Return until when the lock is surely held, in the running loop's time; infinite while nothing is locked.
 
-        On an entity without sessions it is the lock of the message that was received last.
+        On an entity without sessions, this is about the lock of the message that was received last.
         """
         ...
 
     async def receive(self, wait_seconds: float) -> Message | None:
         """
-        Return the next message, or None if none came in time. Settle the message before it first.
+        Return the next message, or None if none came in time. The caller has to settle the previous message first.
 
         Raises:
-            LockLost, SubscriptionUnavailable: as for each call below; the session is of no more use then.
+            LockLost, SubscriptionUnavailable: the session can no longer be used. The methods below raise these errors as well.
         """
         ...
 
     async def renew(self) -> None:
-        """Renew the lock; `trusted_until` grows."""
+        """Renew the lock, so that `trusted_until` is later."""
         ...
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         """
         Settle the message that was received last, and return when the broker confirmed that.
 
-        After `Retry` the session is to be closed: what was delivered ahead must not be handled before the message. A retry
-        that does not count is not settled at all: closing the session has the message delivered again.
+        After a `Retry`, the caller has to close the session, because messages that were delivered ahead must not be handled before this
+        one. A `Retry` that is not `counted` is not settled at all: the broker delivers the message again when the session is closed.
         """
         ...
 
     async def close(self) -> None:
         """
-        Give the session back at once. A message that is not settled is delivered again, and does not count as delivered.
+        Give the session back at once. A message that is not settled is delivered again, without counting as delivered.
 
-        On an entity without sessions it counts: the broker has no other way to give a message back.
+        On an entity without sessions it counts as delivered, because the broker has no other way to take a message back.
         """
         ...
 
 
 class Subscription(Protocol):
     """
-    A topic's subscription, or a queue; several programs may receive from it, and a session belongs to one of them at a time.
+    A topic's subscription, or a queue. Several programs may receive from it, and one of them at a time has a session.
     """
 
     async def accept(self, wait_seconds: float) -> Session | None:
         """
-        Lock the next session that has messages, whichever it is. Return None if there was none in time.
+        Lock any session that has messages, and return it. Return None if no session had messages in time.
 
-        Any number of calls may wait side by side. A cancelled call keeps no lock.
+        Any number of calls may wait at the same time. A cancelled call keeps no lock.
 
         Raises:
             SubscriptionUnavailable: the broker cannot be reached, or refuses.
