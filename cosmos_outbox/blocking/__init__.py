@@ -1,9 +1,9 @@
 """
-The write side for code without an event loop: Flask, Django, scripts. Each call blocks until its work on a loop is done.
+The write side for code without an event loop: Flask, Django, scripts. Each call blocks until an event loop in another thread has done it.
 
-    outbox         the entry point
-    unit_of_work   a unit of work of one thread
-    background_loop  the event loop in a thread of its own, and calls from others
+    outbox             BlockingOutbox, the entry point
+    unit_of_work       the unit of work of one thread
+    background_loop    an event loop in a thread of its own, and calls to it from other threads
 """
 
 from cosmos_outbox.blocking.outbox import BlockingOutbox

@@ -1,5 +1,5 @@
 """
-Portal: keep an asynchronous object open on the event loop of a thread of its own, for other threads to call.
+Portal: keeps an asynchronous object, such as an outbox, open on an event loop in a thread of its own, so that other threads can use it.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _CLOSED = "The outbox was closed; make another one to go on."
 
 class Portal(Generic[OpenedT]):
     """
-    Opens an object on a loop of its own thread at the first call. `close`, or the end of the process, closes it.
+    Opens an object at the first call, on an event loop in a thread of its own. `close`, or the end of the process, closes the object.
 
     Args:
-        opener: makes the context manager of what is opened. It is entered and left on the loop.
+        opener: a function that returns an asynchronous context manager, which yields the object. It is entered and left on the loop.
     """
 
     def __init__(self, opener: Opener[OpenedT]) -> None:
         self._opener = opener
-        # reentrant: a signal handler may call while this thread holds the lock
+        # The lock is reentrant, because a signal handler may call the portal while its thread holds the lock.
         self._lock = threading.RLock()
         self._pid: int | None = None
         self._loop: _LoopThread[OpenedT] | None = None
 
     def get(self) -> OpenedT:
-        """Return the open object, for those of its methods that are not awaited."""
+        """Return the open object, to call methods of it that are not coroutines."""
         loop = self._running()
         loop.check()
         return loop.opened.result()
 
     def call(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """
-        Run work on the loop, with this thread's context variables, and wait for its end.
+        Run work on the loop, with this thread's context variables, wait for it and return its result.
 
-        If an exception interrupts the thread meanwhile (Ctrl-C, a signal handler), the work is cancelled, and has ended when the
-        exception goes on.
+        If an exception interrupts the thread meanwhile (Ctrl-C, a signal handler), the work is cancelled. The exception is raised once the
+        work has ended.
 
         Raises:
-            UsageError: this thread runs an event loop; or the portal was closed, or opened by the process before a fork.
+            UsageError: this thread runs an event loop; the portal was closed; or it was opened before this process was forked.
         """
         return self._running().call(work)
 
     def close(self) -> None:
-        """Close it for good when the calls under way have ended; if interrupted, cancel them."""
+        """Close the object for good when the calls under way have ended. If an exception interrupts the wait, cancel the calls."""
         if self._loop is not None and self._pid == os.getpid():
             _check_thread()
             atexit.unregister(self._close_at_exit)
@@ -69,7 +69,7 @@ class Portal(Generic[OpenedT]):
         if self._pid not in (
             None,
             os.getpid(),
-        ):  # checked before the lock, which a thread of the parent process may have held at the fork
+        ):  # checked without the lock, which a thread of the parent process may have held at the fork
             raise UsageError(
                 f"This process was forked from process {self._pid}, which had opened the outbox, and has neither its thread "
                 "nor its connections. Use the outbox for the first time after the fork."
@@ -94,29 +94,29 @@ class Portal(Generic[OpenedT]):
 
 class _LoopThread(Generic[OpenedT]):
     """
-    A thread with its loop, from opening to closing.
+    The thread of a portal with its event loop, from opening to closing.
 
-    The interpreter joins what is not a daemon before it runs `atexit` handlers, and would wait for ever.
+    It is a daemon thread: Python waits for other threads to end before it calls `atexit` handlers, and would wait for this one for ever.
     """
 
     def __init__(self, opener: Opener[OpenedT]) -> None:
         self._opener = opener
         self._lock = threading.RLock()
         self._closed = self._abandoned = False
-        # Without a factory, the runner would make its loop that of the calling thread.
+        # A loop factory is given because the runner would otherwise make its loop the current loop of the calling thread.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._stop, self._calls = asyncio.Event(), asyncio.TaskGroup()
         self.opened: Future[OpenedT] = Future()
         self.ended: Future[None] = Future()
-        # The task is made here, so that it can be cancelled before the thread runs. Its context is empty: the loop
-        # outlives the first caller.
+        # The task is created before the thread runs, so that it can already be cancelled. It gets an empty context, because the loop lives
+        # longer than the caller whose context variables it would copy.
         self._serving = self._loop.create_task(self._serve(), context=Context())
         self._thread = threading.Thread(target=self._run, name="cosmos-outbox", daemon=True)
 
     async def _serve(self) -> None:
         async with self._opener() as opened:
-            # the interruption was meant for the calls; closing the object goes on
+            # A cancellation of this task is meant for the calls. The object is still closed in the ordinary way.
             with suppress(asyncio.CancelledError):
                 await self._take_calls(opened)
 
@@ -128,7 +128,7 @@ class _LoopThread(Generic[OpenedT]):
             finally:
                 with self._lock:
                     self._closed = True
-                await asyncio.sleep(0)  # let the calls that came before this one start
+                await asyncio.sleep(0)  # let the calls start that were submitted before the portal was closed
 
     def _run(self) -> None:
         try:
@@ -158,7 +158,7 @@ class _LoopThread(Generic[OpenedT]):
 
         def start() -> None:
             tasks.append(self._calls.create_task(settle()))
-            # the task was cancelled before its first step
+            # If the task is cancelled before its first step, `settle` never runs, so the outcome is set here.
             tasks[0].add_done_callback(lambda _: fail(asyncio.CancelledError()))
 
         def fail(error: BaseException) -> None:
@@ -194,9 +194,10 @@ class _LoopThread(Generic[OpenedT]):
 
     def abandon(self) -> None:
         """
-        Close it when the interpreter exits, and cancel the calls under way.
+        Close the object when the interpreter exits, and cancel the calls under way.
 
-        Only daemon threads have any. They are not woken: one that prints a traceback now may abort the process.
+        Only daemon threads can still wait for calls. They get no result, because a daemon thread that prints a traceback now may abort the
+        process.
         """
         self._abandoned = True
         with suppress(TimeoutError):
@@ -204,7 +205,7 @@ class _LoopThread(Generic[OpenedT]):
             self.ended.result(timeout=_EXIT_SECONDS)
 
     def _end(self, outcome: Future[ResultT], cancel: Callable[[], object]) -> None:
-        """Cancel the work that this thread waited for, if an exception interrupted the wait, and wait for its end."""
+        """If an exception interrupted the wait for an outcome, cancel the work, and wait until it has ended."""
         if not outcome.done() and self._post(cancel) and self._thread.ident is not None:
             outcome.exception()
 

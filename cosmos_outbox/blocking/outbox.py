@@ -1,4 +1,4 @@
-"""BlockingOutbox: the entry point of code without an event loop."""
+"""BlockingOutbox: the outbox for code without an event loop, such as Flask, Django and scripts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ResultT = TypeVar("ResultT")
 
 class BlockingOutbox:
     """
-    One per process and container, shared by all threads. Its outbox lives on an event loop in a thread of its own.
+    An outbox whose calls block. A process needs one for each container, shared by all threads. It runs on an event loop in its own thread.
 
-    The first use, or `with`, opens it. It closes at the end of the `with` block, else when the process ends. Make it where you
-    like, and use it after the last fork: a process that is forked from one that has used it raises UsageError.
+    The first use, or `with`, opens the outbox. The end of the `with` block closes it, or else the end of the process. It may be created
+    anywhere, but must be used only after the last fork: after a use, a forked process gets a UsageError.
 
     Args:
-        opener: a function with `@asynccontextmanager` that opens client and store, and yields an Outbox with its handlers.
+        opener: a function with `@asynccontextmanager` that opens the client and the store, and yields an Outbox with its handlers.
     """
 
     def __init__(self, opener: Opener[Outbox]) -> None:
@@ -39,7 +39,7 @@ class BlockingOutbox:
         self.close()
 
     def close(self) -> None:
-        """Close the connections when the calls under way have ended; later calls raise UsageError."""
+        """Close the connections when the calls under way have ended. Later calls raise UsageError."""
         self._portal.close()
 
     @overload
@@ -47,7 +47,7 @@ class BlockingOutbox:
     @overload
     def unit_of_work(self, kind: type[UnitT]) -> UnitT: ...
     def unit_of_work(self, kind: type[BlockingUnitOfWork] = BlockingUnitOfWork) -> BlockingUnitOfWork:
-        """Return a new unit of work of this thread, or one of the given subclass."""
+        """Return a new unit of work, or one of the given subclass, for the calling thread only."""
         return kind(self._portal.get().unit_of_work(), self._portal)
 
     @overload
@@ -62,10 +62,10 @@ class BlockingOutbox:
         attempts: int = DEFAULT_ATTEMPTS,
     ) -> ResultT:
         """
-        Run `work(unit_of_work)` in this thread, commit, and return what it returned; see `Outbox.run`.
+        Call `work(unit_of_work)` in this thread, commit, and return the result of `work`. See `Outbox.run`.
 
         Raises:
-            UsageError: `work` is a coroutine function, or there is no attempt.
+            UsageError: `work` is a coroutine function, or `attempts` is less than 1.
             PreconditionFailed, OutboxError: see `Outbox.run`.
         """
         require(attempts >= 1, f"Work needs at least one attempt, not {attempts}.")

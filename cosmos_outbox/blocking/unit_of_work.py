@@ -1,4 +1,4 @@
-"""BlockingUnitOfWork: a unit of work of one thread, with repositories and documents that block."""
+"""BlockingUnitOfWork: a unit of work for code without an event loop, used by one thread, with calls that block."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Parameters = ParamSpec("Parameters")
 
 
 class OneThread:
-    """Lets only the thread that made a unit of work call its functions, and refuses all other threads."""
+    """Guards the functions of a unit of work: only the thread that created the unit of work may call them."""
 
     def __init__(self, portal: Portal[Outbox]) -> None:
         self._portal, self._thread_id = portal, threading.get_ident()
 
     def guard(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
-        """Guard a function that does not block."""
+        """Return a function that calls the given one, but raises SharedUnitOfWork in any other thread."""
 
         @functools.wraps(function)
         def check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -45,7 +45,7 @@ class OneThread:
         return check
 
     def blocking(self, function: Callable[Parameters, Awaitable[ResultT]]) -> Callable[Parameters, ResultT]:
-        """Return a coroutine function as one that blocks until its work on the loop is done."""
+        """Return a guarded function that runs the given coroutine function on the loop, and blocks until it is done."""
 
         @functools.wraps(function)
         def block(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -55,7 +55,7 @@ class OneThread:
 
 
 class BlockingRepository(Generic[EntityT]):
-    """The methods of `Repository`, with the same arguments. Those that ask the store block."""
+    """A repository that has the methods of `Repository`, with the same arguments. Methods that ask the store block."""
 
     def __init__(self, repository: Repository[EntityT], thread: OneThread) -> None:
         self.create, self.update = thread.guard(repository.create), thread.guard(repository.update)
@@ -66,7 +66,7 @@ class BlockingRepository(Generic[EntityT]):
 
 
 class BlockingDocuments(Generic[ModelT]):
-    """The methods of `Documents`, with the same arguments. `read` and `find` block."""
+    """Documents of the application's own shape: the methods of `Documents`, with the same arguments. `read` and `find` block."""
 
     def __init__(self, documents: Documents[ModelT], thread: OneThread) -> None:
         self.save, self.delete = thread.guard(documents.save), thread.guard(documents.delete)
@@ -78,8 +78,8 @@ class BlockingUnitOfWork:
     """
     One thread's changes to entities of one partition key: `with outbox.unit_of_work() as uow:`. See `UnitOfWork`.
 
-    An interrupted `commit()` (Ctrl-C, a signal handler that raises) may have been written, as one that is cancelled: commit again
-    within a minute to find out, or read again.
+    If `commit()` is interrupted (Ctrl-C, a signal handler that raises), its batch may have been written or not. Commit the same unit of
+    work again within a minute to find out, or read the entities again.
     """
 
     def __init__(self, unit: UnitOfWork, portal: Portal[Outbox]) -> None:
@@ -91,7 +91,7 @@ class BlockingUnitOfWork:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # The error of the block must not be hidden.
+        # If the block raised an error, an error here must not hide it.
         with suppress(*((SharedUnitOfWork,) if error else ())):
             if error is None:
                 self._thread.guard(warn_of_what_is_left)(self._unit, commit="uow.commit()")
@@ -99,7 +99,7 @@ class BlockingUnitOfWork:
 
     def close(self) -> None:
         """
-        Forget all entities of this unit for good: what is asked of it later raises UsageError. The `with` block does this.
+        Forget all entities of this unit of work for good. Later calls raise UsageError. The end of the `with` block does this.
         """
         self._thread.guard(self._unit.close)()
 
@@ -114,24 +114,24 @@ class BlockingUnitOfWork:
         self, model_type: type[ModelT], mapper: DocumentMapper[ModelT] | None = None
     ) -> BlockingDocuments[ModelT]: ...
     def documents(self, model_type: type[Any] = dict, mapper: DocumentMapper[Any] | None = None) -> Any:
-        """Return the documents of the application's own shape; see `UnitOfWork.documents`."""
+        """Return an object that reads and saves documents of the application's own shape; see `UnitOfWork.documents`."""
         return BlockingDocuments(self._unit.documents(model_type, mapper), self._thread)
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
-        Write a dict, dataclass or model of the application's own shape with the next commit; see `Documents.save`.
+        Have the next commit write a dict, dataclass or model of the application's own shape; see `Documents.save`.
         """
         return self.documents(type(model)).save(model, etag=etag)
 
     def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
-        Record an event about an entity, or about a document that was read or saved here, which is written with it; see `UnitOfWork`.
+        Record an event about an entity, or about a document that this unit of work read or saved. Both are written in the same commit.
         """
         self._thread.guard(self._unit.record)(event, about=about, deliver_at=deliver_at)
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """
-        Run `hook(commit)` once, after the next commit that wrote something, on the loop that all threads share; see `UnitOfWork`.
+        Call `hook(commit)` once, after the next commit that wrote something. It runs on the loop that all threads share.
         """
         self._thread.guard(self._unit.after_commit)(hook)
 
@@ -139,14 +139,14 @@ class BlockingUnitOfWork:
         """
         Write all pending entities and their events in one request; see `UnitOfWork.commit`.
 
-        Handlers run on the loop that all threads share, so one that blocks, blocks them all.
+        Handlers of events run on the loop that all threads share, so a handler that blocks makes all threads wait.
         """
         return self._thread.blocking(self._unit.commit)()
 
     def rollback(self) -> None:
-        """Forget all entities of this unit; read them again to go on."""
+        """Forget all entities of this unit of work, with their changes. Read them again to go on."""
         self._thread.guard(self._unit.rollback)()
 
     def was_refused(self, error: OutboxError) -> bool:
-        """Say whether the last commit raised this refusal, and nothing was read or created since."""
+        """Say whether the last commit raised this error, and no entity was read or created since."""
         return self._unit.was_refused(error)

@@ -4,13 +4,14 @@ The write side in a FastAPI application: a unit of work for each request, etags,
     app = FastAPI(lifespan=lifespan, responses=PROBLEMS)
     install(app)
 
-and `app.state.outbox = Outbox(…)` in the lifespan, or `install(app, outbox)`. It needs the extra `fastapi`.
+The lifespan also sets `app.state.outbox = Outbox(…)`, or the outbox is given to `install(app, outbox)`. This package needs the extra
+`fastapi`.
 
-    units_of_work           what an application is given once, and its unit of work for each request
-      request_correlation   correlation and trace of each request
-      conditions            etags in a request's headers
-      idempotent_requests   a request that is repeated takes effect once
-      problems              errors as problem details
+    units_of_work           `install`, which prepares an application, and the unit of work for each request
+      request_correlation   the correlation id and the trace of each request
+      conditions            the etags in a request's headers
+      idempotent_requests   requests that take effect once, however often they are repeated
+      problems              the answers to errors, as problem details
 """
 
 try:

@@ -1,5 +1,5 @@
 """
-Conditions: the etags under which a request is to be carried out, from its headers (RFC 9110, section 13).
+Conditions: the headers If-Match and If-None-Match of a request, whose etags decide whether it is carried out (RFC 9110, section 13).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.errors import NotModified, PreconditionFailed
 
 ANY = "*"
-# Each alternative begins with another character, so no header makes the search backtrack.
+# The alternatives begin with different characters, so the search never has to backtrack, whatever the header is.
 _ETAG = re.compile(r'(?:W/)?"[^"]*"|[^\s,"*][^\s,"]*')
 _ETAGS = re.compile(rf"[\s,]*(?:{_ETAG.pattern})(?:\s*,[\s,]*(?:{_ETAG.pattern}))*[\s,]*")
 
-# For the `responses` of a route that reads under `IfNoneMatch`.
+# The answer 304, for the `responses` of a route that reads with `IfNoneMatch`.
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {
         "description": "It still has the etag of If-None-Match.",
@@ -31,17 +31,17 @@ NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The etags of which an entity must have one; without any there is no condition."""
+    """The etags of an If-Match header. The entity must have one of them; without etags there is no condition."""
 
     etags: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, lines: Sequence[str] | None) -> Match:
         """
-        Read a header's lines; a weak etag stays weak, and matches nothing.
+        Return the condition that the lines of an If-Match header state. A weak etag stays weak, so it matches no entity.
 
         Raises:
-            HTTPException: 400, it is no list of etags.
+            HTTPException: 400, if the header is no list of etags.
         """
         return cls(_etags(lines))
 
@@ -55,7 +55,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NoneMatch:
-    """The etags of which an entity must have none. `reads` says whether the request only reads."""
+    """The etags of an If-None-Match header. The entity must have none of them. `reads` says whether the request only reads."""
 
     etags: tuple[str, ...] = ()
     reads: bool = False
@@ -63,10 +63,10 @@ class NoneMatch:
     @classmethod
     def of(cls, request: Request, lines: Sequence[str] | None) -> NoneMatch:
         """
-        Read a header's lines; a weak etag counts as the strong one.
+        Return the condition that the lines of an If-None-Match header state. A weak etag counts like a strong one.
 
         Raises:
-            HTTPException: 400, it is no list of etags.
+            HTTPException: 400, if the header is no list of etags.
         """
         etags = tuple(etag.removeprefix("W/") for etag in _etags(lines))
         return cls(etags, reads=request.method in ("GET", "HEAD"))
@@ -85,7 +85,7 @@ class NoneMatch:
 
 def set_etag(response: Response, entity: Entity) -> None:
     """
-    Give the response the entity's etag, where it is known: after a commit whose answer was lost it may not be.
+    Set the header ETag of a response to the entity's etag, unless it is unknown, as it may be after a commit whose answer was lost.
     """
     if entity.etag is not None:
         response.headers["ETag"] = entity.etag
@@ -103,10 +103,10 @@ def _etags(lines: Sequence[str] | None) -> tuple[str, ...]:
     if text.strip() == ANY:
         return (ANY,)
     if not _ETAGS.fullmatch(text):
-        # treated as "no condition", it would let a change through that the caller wanted to guard
+        # Refuse a malformed header. If it counted as "no condition", a change would be made that the caller wanted to guard.
         said = "The header with etags is malformed; it must be * or a list of etags."
         raise HTTPException(HTTPStatus.BAD_REQUEST, said)
-    # An unquoted etag, as some clients send it, means the quoted one.
+    # Some clients send an etag without quotes. It means the same as with quotes.
     return tuple(tag if tag.endswith('"') else f'"{tag}"' for tag in _ETAG.findall(text))
 
 
@@ -132,7 +132,7 @@ async def _if_none_match(request: Request, if_none_match: _Known = None) -> None
     return NoneMatch.of(request, if_none_match)
 
 
-# The parameters of a route. Without the header, the required one answers 428.
+# The types of a route's parameters. With RequiredIfMatch, a request without the header is answered with 428.
 IfMatch = Annotated[Match, Depends(_if_match)]
 RequiredIfMatch = Annotated[Match, Depends(_require_if_match)]
 IfNoneMatch = Annotated[NoneMatch, Depends(_if_none_match)]

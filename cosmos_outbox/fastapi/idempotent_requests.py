@@ -1,5 +1,7 @@
 """
-Idempotency-Key: a request that its caller repeats takes effect once, as draft-ietf-httpapi-idempotency-key-header has it.
+Idempotency-Key: a request with this header takes effect once, however often it is repeated.
+
+The header is that of draft-ietf-httpapi-idempotency-key-header.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from cosmos_outbox.write.idempotency import DEFAULT_REMEMBERED, IdempotencyKey, 
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
-# The key in quotes, as the draft wants it, or without, as most clients send it
+# The key in quotes, as the draft requires, or without quotes, as most clients send it
 _KEY = re.compile(r'"([ !#-\[\]-~]{1,255})"|([!#-+\--:<-\[\]-~]{1,255})')
 _UNKNOWN = "It is not known whether the change was stored; repeat the request under the same Idempotency-Key to find out."
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """A request under its caller's key; `id` is a UUID that each repetition gets again, for what the request creates."""
+    """A request with its Idempotency-Key. `id` is a UUID for the entity that it creates; each repetition of the request has the same."""
 
     outbox: Outbox
     key: IdempotencyKey | None
@@ -44,10 +46,12 @@ class IdempotentRequest:
         kind: type[UnitOfWork] = UnitOfWork,
     ) -> Response:
         """
-        Carry the request out once, and return its answer; see `answer_once`. A repetition has the header `Idempotent-Replayed`.
+        Carry the request out once, and return its answer; see `answer_once`.
+
+        The answer to a repetition has the header `Idempotent-Replayed`.
 
         Raises:
-            HTTPException: 503 with Retry-After, if the answer of the store was lost; a repetition finds out what it was.
+            HTTPException: 503 with Retry-After, if the answer of the store was lost, so that a repetition has to find out the outcome.
             OutboxError: see `answer_once`.
         """
         try:
@@ -67,16 +71,16 @@ def idempotency_key(
     remembered_for: timedelta = DEFAULT_REMEMBERED,
 ) -> Callable[..., Awaitable[IdempotentRequest]]:
     """
-    Return the dependency that gives a route its request under the caller's key, for `Annotated[IdempotentRequest, Depends(…)]`.
+    Return the dependency that gives a route its IdempotentRequest, for `Annotated[IdempotentRequest, Depends(…)]`.
 
     Args:
-        caller: a dependency that returns who sends the request, as JSON types that stay the same when it is repeated: the id of the user,
-            not a token. The keys of one caller are not those of another. None for an API that has one caller only.
-        required: refuse a request without the header, with 400. Otherwise it is carried out each time.
-        remembered_for: how long a repetition gets the first answer. Defaults to a day.
+        caller: a dependency that returns who sends the request, in JSON types that are the same in each repetition: the id of the user,
+            not a token. Equal keys of different callers are different keys. None for an API that has only one caller.
+        required: whether a request without the header is refused with 400. Otherwise it is carried out each time that it is sent.
+        remembered_for: for how long a repetition gets the first answer. Defaults to a day.
 
     Raises:
-        UsageError: it can be remembered for no such time.
+        UsageError: `remembered_for` is too short or too long.
     """
     IdempotencyKey(key="", scope=(), payload=None, remembered_for=remembered_for)
 
@@ -108,7 +112,8 @@ async def _the_only_one() -> None: ...
 
 def _content(body: bytes) -> str:
     try:
-        # Payloads that differ only in the order of names or in spaces are equal. They are compared as text, which works at any depth.
+        # Payloads that differ only in spaces or in the order of names count as equal, so return a text in which they are the same. Text
+        # can be compared at any depth of nesting.
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):
         return body.hex()

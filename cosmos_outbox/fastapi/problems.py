@@ -1,4 +1,4 @@
-"""Problems: every error of the application as RFC 9457 problem details."""
+"""Problems: answer every error of the application with problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ KEY_HEADER, MISSING_KEY = (
 
 _logger = logging.getLogger("cosmos_outbox.fastapi")
 
-# The error classes explain themselves to the program that calls the library. These texts are for callers of the API.
+# The HTTP status and the detail for each error. The texts of the errors themselves are for the programmer; these are for callers of the
+# API.
 _ANSWERS: dict[type[errors.OutboxError], tuple[int, str]] = {
     errors.NotFound: (404, "It does not exist, or it was deleted."),
     errors.Conflict: (409, "There is one with this id already."),
@@ -57,7 +58,7 @@ _ANSWERS: dict[type[errors.OutboxError], tuple[int, str]] = {
 
 
 class Problem(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """The problem details of an answer: what went wrong (RFC 9457)."""
 
     type: str = "about:blank"
     title: str
@@ -69,7 +70,7 @@ class Problem(BaseModel):
     )
 
 
-# For every route, as `FastAPI(responses=…)`: FastAPI then describes no 422 of its own.
+# The `responses` of all routes, for `FastAPI(responses=…)`. With them, FastAPI adds no description of a 422 of its own.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     kind: {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
     for kind in ("4XX", "5XX")
@@ -78,8 +79,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def add_handlers(app: FastAPI, invalid_status: int) -> None:
     """
-    Make an application answer every error as a problem. If the application has its own handler for a class of errors, that one is
-    used.
+    Make an application answer every error with problem details. If the application adds its own handler for a class of errors, FastAPI
+    uses that one.
     """
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -104,14 +105,14 @@ def problem_response(
     request: Request, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
 ) -> Response:
     """
-    Return the response for a problem; an application's own handler of an error may return it, too.
+    Return an answer with problem details. An application's own handler of an error may use this function.
 
     Args:
-        request: that failed.
-        status: of HTTP, which gives the title.
+        request: the request that failed.
+        status: the HTTP status; its phrase is the title.
         detail: what went wrong, for the caller of the API.
-        headers: of the answer.
-        members: more of the problem, such as `type`, `title`, or names of the application's own.
+        headers: the headers of the answer.
+        members: further members of the problem details, such as `type`, `title`, or names of the application's own.
     """
     return _answer(request, status, {"detail": detail, **members}, headers)
 
@@ -133,7 +134,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         return await http_exception_handler(request, error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
-    # FastAPI allows any value as detail: the items of a dict become items of the problem
+    # FastAPI allows any value as `detail`. The items of a dict become members of the problem details.
     said: Any = error.detail
     if not isinstance(said, dict):
         said = {} if said == phrases.get(status) else {"detail": str(said)}
@@ -141,7 +142,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _outbox_error(request: Request, error: Exception) -> Response:
-    # A WebSocket gets no answer
+    # A WebSocket gets no HTTP answer, so raise the error again.
     if not isinstance(error, errors.OutboxError) or request.scope["type"] != "http":
         raise error
     if isinstance(error, errors.NotModified):
@@ -152,7 +153,7 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
     headers: dict[str, str] = {}
-    # None for CommitOutcomeUnknown: a caller that repeats a creation would create a second entity.
+    # CommitOutcomeUnknown gets no Retry-After, because a caller that repeats a creation could create a second entity.
     if overtaken or isinstance(error, (*errors.BUSY, errors.RequestStillRunning)):
         headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
     elif isinstance(error, errors.PreconditionFailed) and error.actual:
@@ -161,8 +162,8 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    # This answer does not pass the middleware, which adds the correlation id, and it needs the id most. The server logs the error
-    # with its traceback.
+    # Add the correlation id here, because this answer does not pass the middleware that adds it otherwise. The traceback is not logged
+    # here, because the server logs it.
     given = getattr(request.state, "correlation_id", None)
     _log(request, error, traced=False)
     said = {"detail": "The server failed; see its log."}
@@ -170,7 +171,7 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
 
 
 def _log(request: Request, error: Exception, *, traced: bool = True) -> None:
-    """Log a failure with the correlation id that the caller got, so that a search finds it. An outage takes one line."""
+    """Log a failure with the correlation id that the caller got, so that a search finds it. A retriable error is logged in one line."""
     correlation_id = getattr(request.state, "correlation_id", None)
     _logger.error(
         "request.failed %s %s correlation_id=%s %s: %s",

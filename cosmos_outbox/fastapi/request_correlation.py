@@ -1,4 +1,4 @@
-"""RequestContext: every commit of a request carries its correlation id and its W3C trace context."""
+"""RequestContext: middleware that gives all commits of a request the request's correlation id and its W3C trace context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class RequestContext:
-    """Takes the ids from the headers of a request, creates a correlation id if there is none, and returns it in the answer."""
+    """Middleware that takes correlation id and trace from a request's headers, or creates the id, and returns the id in the answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,7 +38,8 @@ class RequestContext:
                 MutableHeaders(scope=message)[CORRELATION_HEADER] = correlation_id
             await send(message)
 
-        # If spans are exported, FastAPI's own span of the request is a child of the caller's, and the parent of ours.
+        # If FastAPI is instrumented, its span of the request is the current one, and already a child of the caller's span. Otherwise take
+        # the caller's span from the headers.
         served = trace.get_current_span().get_span_context().is_valid
         token = context.attach(context.get_current() if served else _propagator.extract(headers))
         try:

@@ -1,4 +1,4 @@
-"""Units of work for requests: `install` prepares an application once; dependencies give each request its outbox and unit of work."""
+"""Units of work for requests: `install` prepares an application, and dependencies give each request its outbox and unit of work."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 def install(app: FastAPI, outbox: Outbox | None = None, *, invalid_status: int = 422) -> None:
     """
-    Make an application answer every error as problem details, and give the events of a request its correlation and trace.
+    Make an application answer every error with problem details, and give the events of a request its correlation id and trace.
 
     Args:
-        app: the application, before it starts. Once it is installed, another call only changes the outbox.
-        outbox: of its requests. Defaults to what its lifespan sets as `app.state.outbox`.
-        invalid_status: of the answer to a request that does not validate. Defaults to FastAPI's own, 422.
+        app: the application, before it starts. A second call for the same application only changes the outbox.
+        outbox: the outbox for requests. Defaults to the one that the application's lifespan sets as `app.state.outbox`.
+        invalid_status: the status of the answer to a request that does not validate. Defaults to FastAPI's own, 422.
     """
     if outbox is not None:
         app.state.outbox = outbox
-    if OutboxError in app.exception_handlers:  # a test has installed another outbox already
+    # `install` was called before, for example by a test with another outbox
+    if OutboxError in app.exception_handlers:
         return
     app.add_middleware(RequestContext)
     add_handlers(app, invalid_status)
@@ -54,12 +55,13 @@ async def _outbox(connection: HTTPConnection) -> Outbox:
 OutboxDep = Annotated[Outbox, Depends(_outbox)]
 
 
-@cache  # cached, as FastAPI calls one function only once for each request
+# FastAPI calls the same function only once for each request, so there must be one function for each class
+@cache
 def unit_of_work(kind: type[UnitOfWork]) -> Callable[..., AsyncIterator[Any]]:
     """
     Return the dependency that gives each request a unit of work of this subclass, for `Annotated[Orders, Depends(…)]`.
 
-    All of a request that asks for it gets the same one. The end of the request forgets what was not committed.
+    Everything in one request that depends on it gets the same unit of work. When the request ends, uncommitted changes are forgotten.
     """
 
     async def open_unit(outbox: OutboxDep) -> AsyncIterator[UnitOfWork]:
@@ -80,5 +82,5 @@ def _check_document_id(document_id: str) -> str:
     return document_id
 
 
-# The type of a parameter or field that is an id: if Cosmos DB does not accept it, the answer says which one.
+# The type of a parameter or field that is the id of a document. If Cosmos DB does not accept an id, the answer names the parameter.
 DocumentId = Annotated[str, AfterValidator(_check_document_id)]
