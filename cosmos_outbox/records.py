@@ -1,7 +1,7 @@
 """
-What happened, as frozen records handed to hooks: logging, metrics and health are hooks.
+Records: frozen dataclasses that say what happened. The library hands them to hooks, such as those for logging, metrics and health.
 
-One list, however long: a hook takes any record, and `docs/reference/metrics.md` is generated from it.
+This module has the records of all packages, because a hook takes any record. `docs/reference/metrics.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ _logger = logging.getLogger("cosmos_outbox")
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record:
     """
-    Base of all records, which are frozen dataclasses. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried
-    again. `levels` has the outcomes of a record whose level differs.
+    Base of all records, which are frozen dataclasses.
+
+    `level` is a level of `logging`. An ERROR is an alarm: an operator has to act. After a WARNING the library tries again. `levels` gives
+    the level of each outcome for which it differs.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -36,7 +38,7 @@ Hook = Callable[[Record], None]
 
 
 class LeaseMoved(Record):
-    """This owner took a lease, or stopped working on it: `outcome` is acquired, or a CloseReason."""
+    """This worker acquired a lease, or stopped working on it: `outcome` is acquired, or a CloseReason."""
 
     level = logging.INFO
     levels: ClassVar = {"lost": logging.WARNING}
@@ -56,7 +58,7 @@ class LeaseCheckpointed(Record):
 
 
 class PageHandled(Record):
-    """All `changes` of a page are handled or skipped. `lag` counts the transactions that still wait."""
+    """All changes of a page were handled or skipped. `lag` is how many transactions of the range still wait."""
 
     level = logging.DEBUG
     lease: str
@@ -67,8 +69,8 @@ class PageHandled(Record):
 
 class PageFailed(Record):
     """
-    The handler or the feed failed on a page. The owner tries it again after `delay_seconds` (retried), or has tried so often that the
-    range stands still until the cause is gone (halted, emitted again after as many more attempts).
+    The handler or the change feed failed on a page. The owner tries the page again after `delay_seconds` (retried). Or it has tried so
+    often that the range counts as standing still until the cause is gone (halted, emitted again after as many more attempts).
 
     The lease is kept, and a halted one is tried again too, so work goes on by itself after the fix.
     """
@@ -83,11 +85,11 @@ class PageFailed(Record):
 
 class PositionAhead(Record):
     """
-    A lease is ahead of its range, as after a restore. It halts until an operator sets it back (halted), or the range caught up soon, and
-    the owner reads again what lies above `lowest_lsn` (rewound).
+    The position of a lease is above the newest LSN of its range, as after a restore. The lease halts until an operator sets it back
+    (halted). Or the range soon caught up, and the owner reads the changes above `lowest_lsn` again (rewound).
 
-    `lowest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted. A range is behind for a
-    moment if a replica lagged. If the lease was set ahead by an edit, what lies below is skipped.
+    `lowest_lsn` is the lowest newest LSN that was seen of the range. The record is emitted every minute while the lease is halted. A range
+    is behind for a moment if a replica lagged. If an edit set the lease ahead, the changes below its position are skipped.
     """
 
     level = logging.ERROR
@@ -100,9 +102,9 @@ class PositionAhead(Record):
 
 class LoopBlocked(Record):
     """
-    Something blocks the event loop, so no lease is renewed. A handler must await, or use a thread.
+    Code blocks the event loop, so no lease is renewed. A handler must await, or use a thread.
 
-    `task` names the task that runs ("lease …" for a handler), `where` the line. Hooks get this on another thread.
+    `task` is the name of the task that runs ("lease …" for a handler), and `where` is the line. Hooks get this record on another thread.
     """
 
     level = logging.ERROR
@@ -115,8 +117,8 @@ class LoopBlocked(Record):
 class LeasesLost(Record):
     """
     All leases of the processor are gone, or belong to a container that was deleted and created again. `reason` says which. Workers
-    create leases that read from `start`: where the first ones began, or the beginning if that is unknown or the container is new. What
-    was sent since is sent again.
+    create leases that read from `start`: where the first leases began, or the beginning if that is unknown or the container is new. Events
+    that were sent since then are sent again.
     """
 
     level = logging.ERROR
@@ -137,8 +139,8 @@ class LeasesContested(Record):
 
 class LeasesBalanced(Record):
     """
-    A balancing pass has listed the leases (listed; the first time, every range has one). Or it failed for one or all, and the next pass
-    tries again (failed).
+    A worker's balancing pass has listed the leases (listed; from the first time on, every range has a lease). Or the pass failed for one
+    lease or all, and the next pass tries again (failed).
     """
 
     level = logging.DEBUG
@@ -185,8 +187,8 @@ class SentTwice(Record):
 
 class LeftUnsent(Record):
     """
-    Changes wait for a processor of another name that has no worker, and this one began at `now`. If its name was changed, they are not
-    sent. Emitted repeatedly while it lasts, if seen in the first minute or so.
+    Changes wait for a processor of another name that has no worker, and this processor began at `now`. If the processor was renamed, these
+    changes are not sent. Emitted repeatedly while it lasts, if it was seen in about the first minute.
     """
 
     level = logging.ERROR
@@ -271,7 +273,7 @@ class ParkingFailed(Record):
 
 class EventDeletion(Record):
     """
-    Sent events were deleted, as asked for (deleted). Or they stay, and `reason` says why: until their time to live ends, because the
+    Sent events were deleted, as configured (deleted). Or they stay, and `reason` says why: until their time to live ends, because the
     store fails (failed) or too many wait (skipped), or while another processor may not have read them (waiting, emitted every minute).
     """
 
@@ -285,7 +287,7 @@ class EventDeletion(Record):
 
 class WatchFailed(Record):
     """
-    The worker could not poll what waits or what is parked. Figures are unknown until a poll succeeds.
+    The worker could not ask Cosmos DB which changes wait, or which keys are parked. Figures are unknown until a poll succeeds.
     """
 
     subject: str
@@ -294,8 +296,8 @@ class WatchFailed(Record):
 
 class SdkFallback(Record):
     """
-    The Service Bus SDK replaces a faster part of this library, and `reason` says why. The SDK encodes the messages of a topic, at several
-    times the CPU, or receives those of a subscription until the process ends.
+    The Service Bus SDK is used instead of a faster part of this library, and `reason` says why. The SDK encodes the messages of a topic,
+    with several times the CPU, or receives those of a subscription until the process ends.
     """
 
     part: Literal["encoder", "receiver"]
@@ -351,10 +353,11 @@ class MessageFailed(Record):
 
 class MessageHandled(Record):
     """
-    The effect of a message and its record are committed (handled). Or it has no effect: it took effect before (repeated), its subject has
-    no handler (ignored), an operator dropped it (dropped), or it waits in its parked key (held).
+    A consumer has dealt with a message. Its effect and its inbox record are committed (handled). Or there was no effect: the message took
+    effect before (repeated), its subject has no handler (ignored), an operator dropped it (dropped), or it waits in its parked key (held).
 
-    `age_seconds` is the time since the broker took it; None if it does not say. Only what took effect has that and the two before.
+    `age_seconds` is the time since the broker accepted the message; None if the message does not say. Only a handled message has
+    `attempts`, `seconds` and `age_seconds`.
     """
 
     level = logging.DEBUG
@@ -370,7 +373,7 @@ class MessageHandled(Record):
 
 
 class SubjectIgnored(Record):
-    """The consumer has no handler for a subject. Each process reports that once."""
+    """The consumer has no handler for a subject, and ignores its messages. Each process reports a subject once."""
 
     level = logging.INFO
     consumer: str
@@ -381,7 +384,7 @@ class AttemptFailed(Record):
     """
     The handler of a consumer failed on a message. The consumer tries it again after `delay_seconds`, or gives it up if that is None.
 
-    `handler` is the line of it that failed; None where the message did not come to a handler.
+    `handler` is the line of the handler that failed; None if the error came before a handler was called.
     """
 
     consumer: str
@@ -397,9 +400,9 @@ class AttemptFailed(Record):
 class ConsumingDelayed(Record):
     """
     A message waits through no fault of its own, and no delivery is counted. A store cannot be used now (outage), its handler asked for a
-    later time (later), or all of its subject do (circuit).
+    later time (later), or the handler does so for all messages of its subject (circuit).
 
-    `waited_seconds` is for how long this process has had it wait.
+    `waited_seconds` is for how long the message has waited in this process.
     """
 
     levels: ClassVar = {"circuit": logging.DEBUG}
@@ -415,8 +418,8 @@ class ConsumingDelayed(Record):
 
 class CircuitMoved(Record):
     """
-    The messages of `keys` keys in a row asked for a later time. Now the consumer tries one of their subject at a time (opened), until one
-    takes effect and all are handled again (closed).
+    For messages of `keys` keys in a row, the handler of a subject asked for a later time. The consumer now tries one message of the subject
+    at a time (opened). Or one of them took effect, and all are handled again (closed).
     """
 
     levels: ClassVar = {"closed": logging.INFO}
@@ -430,7 +433,8 @@ class CircuitMoved(Record):
 
 class ConsumerHalted(Record):
     """
-    The handlers failed on `keys` keys in a row, and on every message. The fault is not the messages', so none is parked.
+    The handlers failed on messages of `keys` keys in a row, and no message took effect. The messages are not at fault, so no more are
+    parked.
     """
 
     level = logging.ERROR
@@ -441,8 +445,8 @@ class ConsumerHalted(Record):
 
 class MessageGivenUp(Record):
     """
-    A message cannot be handled. Its key is parked, with later messages behind it, or it went to the dead-letter queue, and later
-    ones of its key go on without it.
+    A message cannot be handled. Its key is parked, and later messages of the key wait behind it (parked). Or the message went to the
+    dead-letter queue, and later messages of its key go on without it (dead-lettered).
     """
 
     level = logging.ERROR
@@ -460,24 +464,24 @@ KINDS: tuple[type[Record], ...] = tuple(Record.__subclasses__())
 
 
 def level_of(record: Record) -> int:
-    """Return the level of a record: that of its outcome, or else of its class."""
+    """Return the level of a record: the level of its outcome if its class names one, else the level of the class."""
     return record.levels.get(getattr(record, "outcome", ""), record.level)
 
 
 def names_of(level: int) -> tuple[str, ...]:
-    """Return the names of all records that can have a level."""
+    """Return the names of all classes of records that can have the given level."""
     return tuple(kind.__name__ for kind in KINDS if level in (kind.level, *kind.levels.values()))
 
 
 def ignore(record: Record) -> None:
-    """Do nothing; a caller that wants no records passes this hook."""
+    """Do nothing. A caller that wants no records passes this function as its hook."""
 
 
 def guard(*hooks: Hook) -> Hook:
     """
-    Return a hook that calls others in turn. If one raises an error, it logs that and goes on: what the record reports has happened.
+    Return a hook that calls the given hooks one after another. If a hook raises an error, the error is logged, and the next hook is called.
 
-    The relay and the worker call their hooks through this, since an error of a hook would fail work that is done.
+    The relay and the worker call their hooks in this way, because an error of a hook must not make work fail that is already done.
     """
 
     def call_all(record: Record) -> None:
@@ -492,9 +496,10 @@ def guard(*hooks: Hook) -> Hook:
 
 def log_hook(record: Record) -> None:
     """
-    Log a record: its class name is the event key, its fields are the structured extra.
+    Log a record, with the name of its class as the event key and its fields as structured `extra`.
 
-    An error of this library says what to do; any other has its traceback, and so has each that a handler raised.
+    An error of this library is logged without a traceback, because its text says what to do. Any other error is logged with its traceback,
+    and so is each error that a handler raised.
     """
     level = level_of(record)
     if _logger.isEnabledFor(level):
@@ -511,5 +516,5 @@ def log_hook(record: Record) -> None:
 
 
 def readable(value: object) -> object:
-    """Return a value of a record as people read it."""
+    """Return a value of a record as a log shows it: an error as its class and text, any other value unchanged."""
     return error_line(value) if isinstance(value, BaseException) else value
