@@ -1,6 +1,7 @@
 """
-Correlation: the ids that tie an event to the request and the message that caused it, per task, and to its trace; the library's tracer
-and meter, and the names that OpenTelemetry's conventions give to their spans and metrics.
+Correlation: which request and which message caused an event. Commits of a task store these ids and the current trace in their events.
+
+This module also has the library's tracer and meter, and the names that OpenTelemetry's conventions give to spans and metrics of messages.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-SERVICE_BUS = "servicebus"  # the default; a publisher to another system names that one
-# The version of OpenTelemetry's conventions from which names and attributes come
+SERVICE_BUS = "servicebus"  # the default `messaging.system`; a publisher to another system names that system
+# The version of OpenTelemetry's conventions from which the names of spans, metrics and attributes are taken
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-# The buckets that the conventions recommend
+# The buckets that the conventions recommend for durations
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # fmt: skip
-# The ids of the conversation, and of the message that is handled
+# The correlation id of the conversation, and the id of the message that is being handled
 _ids: ContextVar[tuple[str | None, str | None]] = ContextVar(
     "cosmos_outbox.correlation", default=(None, None)
 )
@@ -54,7 +55,7 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
     """
     Return the correlation that a commit stores in the `meta` of its events: this task's two ids, and the current span in W3C form.
 
-    Absent ids are omitted. `traced` is False if the caller knows that there is no span.
+    Ids that are not set are left out. A caller passes `traced=False` if it knows that there is no span, to save time.
     """
     names = "correlationId", "causationId"
     found = {name: value for name, value in zip(names, _ids.get(), strict=True) if value is not None}
@@ -64,19 +65,19 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
 
 
 def tracer_of(provider: trace.TracerProvider | None) -> trace.Tracer:
-    """Return the library's tracer, of OpenTelemetry's global provider where none is given."""
+    """Return the library's tracer from a provider, or from OpenTelemetry's global provider if none is given."""
     return trace.get_tracer("cosmos_outbox", None, provider, SCHEMA_URL)
 
 
 def meter_of(provider: metrics.MeterProvider | None) -> metrics.Meter:
-    """Return the library's meter, of OpenTelemetry's global provider where none is given."""
+    """Return the library's meter from a provider, or from OpenTelemetry's global provider if none is given."""
     return metrics.get_meter("cosmos_outbox", "", provider, SCHEMA_URL)
 
 
-# cached: a caller may ask for each message, and OpenTelemetry keeps each instrument that it makes
+# The result is cached, because callers ask for each message, and OpenTelemetry keeps every instrument that it creates.
 @lru_cache(maxsize=16)
 def process_durations(provider: metrics.MeterProvider | None) -> metrics.Histogram:
-    """Return the histogram of how long messages are processed."""
+    """Return the histogram that measures how long the processing of a message takes."""
     return meter_of(provider).create_histogram(
         "messaging.process.duration",
         unit="s",
@@ -102,7 +103,7 @@ def messaging_attributes(
 def trace_create(
     tracer: trace.Tracer, system: str, message_id: str, correlation: Mapping[str, str]
 ) -> dict[str, str]:
-    """Make the span `create` of one message. Return the correlation that its event stores, with the context of that span."""
+    """Create the span `create` for one message. Return the correlation that the event stores, which now names that span."""
     attributes = messaging_attributes("create", "", None, None, system=system)
     attributes |= {"messaging.operation.type": "create", "messaging.message.id": message_id}
     if "correlationId" in correlation:
@@ -112,7 +113,7 @@ def trace_create(
 
 
 def context_of(stored: Mapping[str, object]) -> Context:
-    """Return the context whose current span is named by `meta`, or by the properties of a message."""
+    """Return the trace context that is stored in an event's `meta`, or in the properties of a message."""
     carrier = {name: it for name in ("traceparent", "tracestate") if isinstance(it := stored.get(name), str)}
     return _propagator.extract(carrier, context=Context())
 
@@ -141,10 +142,10 @@ def processing_message(
     server_address: str | None = None,
 ) -> Iterator[trace.Span]:
     """
-    Handle a message inside this block. Its span `process` continues the trace of the commit that raised the event. Commits inside
-    carry the correlation id of the conversation, and the message's id as their cause. The duration of the block is measured.
+    Measure and trace the handling of a message inside this block. The span `process` continues the trace of the commit that wrote the
+    event. Commits inside the block get the correlation id of the conversation, and the message's id as their causation id.
 
-    The conversation is the one that the properties name, else `correlation_id`, else none: not that of the surrounding block.
+    The correlation id is the one in the properties, else `correlation_id`, else none. It is never that of the surrounding block.
     """
     creator = context_of(properties)
     created_by = trace.get_current_span(creator).get_span_context()

@@ -1,6 +1,6 @@
 """
-Event loop: tasks that go on beside the calls that began them, tasks that must end when their calls do, and the thread that says where the
-loop is blocked.
+Event loop: helpers for tasks that run beside their callers, for calls that may lose a cancellation, and a thread that reports a blocked
+loop.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from cosmos_outbox.records import Hook, LoopBlocked
 
-_ONE_CANCELLATION_SECONDS = 2.0  # seconds between two cancellations of one task
+_ONE_CANCELLATION_SECONDS = 2.0  # how long to wait before a task that has not ended is cancelled again
 
 _T = TypeVar("_T")
 
 
 class Background:
-    """The tasks that an object waits for at its end."""
+    """Tasks that an object starts, and for which it waits when it is closed."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -40,8 +40,8 @@ class Background:
 
 
 async def end(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel the tasks until all have ended; ignore their errors."""
-    # A task may need several cancellations: the SDK uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
+    """Cancel tasks, again and again if necessary, until all have ended. Ignore their errors."""
+    # A task may need several cancellations, because the SDK uses `asyncio.wait_for`. Before Python 3.12, that loses a cancellation that
     # arrives together with the awaited result.
     while running := {task for task in tasks if not task.done()}:
         for task in running:
@@ -53,14 +53,16 @@ async def end(tasks: set[asyncio.Task[Any]]) -> None:
 
 async def within(seconds: float, call: Coroutine[Any, Any, _T], *, asked: asyncio.Event | None = None) -> _T:
     """
-    Make a call that may lose a cancellation, as calls of the SDK may, and return its result. A cancellation of the caller is not
-    lost.
+    Make a call with a time limit, and return its result. The call may be one that loses cancellations, as calls of the SDK may: if the
+    caller is cancelled, that is never lost.
 
     Args:
-        asked: asks the call to end; the seconds count from then. Defaults to none: they count from now.
+        seconds: how long the call may take.
+        call: the coroutine.
+        asked: an event that asks the call to end; the seconds count from when it is set. Defaults to None: they count from now.
 
     Raises:
-        TimeoutError: it took longer than so many seconds; it has ended now.
+        TimeoutError: the call took longer. It was cancelled, and has ended.
     """
     task = asyncio.create_task(call)
     tasks = {task} if asked is None else {task, asyncio.create_task(asked.wait())}
@@ -83,13 +85,17 @@ def cancellations() -> int:
 
 
 def raise_if_cancelled(*, since: int = 0) -> None:
-    """Raise a cancellation that a library lost, or that a task group replaced by an error."""
+    """
+    Raise CancelledError if the running task was cancelled more often than `since`.
+
+    This is for a cancellation that a library lost, or that a task group replaced by an error.
+    """
     if cancellations() > since:
         raise asyncio.CancelledError
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at the error of a task that has ended; asyncio would else log that no code ever did."""
+    """Retrieve the error of a task that has ended. Otherwise asyncio logs that its exception was never retrieved."""
     if not task.cancelled():
         task.exception()
 
@@ -97,13 +103,15 @@ def retrieve(task: asyncio.Task[Any]) -> None:
 @contextmanager
 def watch_loop(notify: Hook, *, after_seconds: float) -> Iterator[None]:
     """
-    Report what blocks the running loop for as long as the block lasts; `notify` is called on the watchdog's own thread.
+    Inside this block, report code that blocks the running event loop, again and again while it does. `notify` is called on a thread of its
+    own.
 
-    The loop itself cannot: while it is blocked it renews no lease, and in the end the worker loses all of them.
+    A thread is necessary, because a blocked loop cannot report anything. It also renews no lease, so in the end the worker loses all
+    leases.
     """
     loop = asyncio.get_running_loop()
     loop_thread = threading.get_ident()
-    # Real time counts: on a loop with a virtual clock, as in tests, only a block that really lasts is reported.
+    # Use real time. On a loop with a virtual clock, as in tests, only code that really blocks is then reported.
     alive_at, ended = time.monotonic(), threading.Event()
     beat: asyncio.TimerHandle | None = None
 

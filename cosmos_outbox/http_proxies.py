@@ -1,6 +1,4 @@
-"""
-HTTP proxies: what the environment names, as aiohttp and the SDKs read it (HTTPS_PROXY, HTTP_PROXY, NO_PROXY).
-"""
+"""HTTP proxies: which proxy the environment names for a host, as aiohttp and the SDKs read it (HTTPS_PROXY, HTTP_PROXY, NO_PROXY)."""
 
 from __future__ import annotations
 
@@ -9,11 +7,11 @@ from urllib.request import getproxies, proxy_bypass
 
 def any_proxy() -> bool:
     """
-    Say whether the environment names a proxy for any host. If it names none, aiohttp need not look, in threads, at each request.
+    Say whether the environment names a proxy at all. If not, aiohttp need not look for one in a thread at each request.
     """
     return bool(getproxies().keys() - {"no"})
 
 
 def proxy_for(scheme: str, host: str) -> str | None:
-    """Return the proxy that the environment names for a host, as it is written there."""
+    """Return the URL of the proxy that the environment names for a host, unchanged; None if it names none."""
     return None if proxy_bypass(host) else getproxies().get(scheme)

@@ -1,7 +1,7 @@
 """
-Message format: what is sent to Service Bus and received from it, without SDK types; the message of an event, and what Service Bus takes.
+Message format: the messages that are sent to Service Bus and received from it, without SDK types, and the limits of Service Bus.
 
-The message of an event is a pure function of it, so every resend by any worker is the same message.
+The message of an event depends on nothing but the event, so every resend by any worker is the same message.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from cosmos_outbox.partition_key import broker_id, bytes_of
 from cosmos_outbox.received_cloudevents import CloudEvent, cloud_event_of
 from cosmos_outbox.stored_documents import StoredEvent, json_bytes, time_of
 
-# The limits of one property, and of all together with their names. Beyond them, Service Bus answers as if it had a fault.
+# The limits of one property, and of all properties, with their names. They are checked before a message is sent, because Service Bus
+# answers a message beyond them as if the service itself had failed.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
-# How long after it took a message the broker surely still knows its id: half of the default window of duplicate detection.
+# For how long after it accepted a message the broker certainly remembers its id: half of the default window of duplicate detection.
 REMEMBERED_FOR = timedelta(minutes=5)
 
-# The application properties of an event's message, each by its field of the event's `meta`.
+# The application properties of an event's message: for each field of the event's `meta`, the name of the property.
 PROPERTIES = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
@@ -46,9 +47,9 @@ PropertyValue = str | int
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboundMessage:
     """
-    One message. A resend of the same event is equal in every field, so the broker can drop it by its id.
+    A message to send. A resend of the same event is equal in every field, so the broker can drop it by its id.
 
-    deliver_at: until when the broker keeps it before anything receives it; None, or a time that has passed, where it does not.
+    deliver_at: the time before which the broker delivers the message to no receiver; None, or a time in the past, for at once.
     """
 
     message_id: str
@@ -63,14 +64,14 @@ class OutboundMessage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """
-    One message as a subscription or a queue delivers it.
+    A message as a subscription or a queue delivers it.
 
-    session_id: None where the sender set none.
-    subject: as it was delivered; to a consumer's handler, the type of the CloudEvent that the message is.
-    sequence_number: grows with the order in which the broker took its messages.
-    delivery_count: how often it was delivered before; 0 at the first delivery.
-    idempotency_key: the same at each delivery to one consumer, and of no other message or consumer: for calls of services that
-        carry a request out once for each key. Empty outside of a consumer.
+    session_id: the session; None if the sender set none.
+    subject: the subject as it was delivered. For a consumer's handler, if the message contains a CloudEvent, the type of that event.
+    sequence_number: a number that grows in the order in which the broker accepted its messages.
+    delivery_count: how often the message was delivered before; 0 at the first delivery.
+    idempotency_key: a key for calls of services that carry out a request once for each key. It is the same at each delivery of the message
+        to one consumer, and different for every other message or consumer. Empty outside of a consumer.
     """
 
     message_id: str
@@ -87,7 +88,7 @@ class Message:
 
     @property
     def entity_version(self) -> int | None:
-        """Return the version that the event's commit gave the entity; None if the message does not say it."""
+        """Return the version that the entity got in the commit of the event; None if the message does not say it."""
         said = str(self.properties.get("entity-version"))
         return int(said) if DIGITS.fullmatch(said) else None
 
@@ -97,13 +98,13 @@ class Message:
         Return the CloudEvent that the message contains, in any form of the AMQP binding; None if it contains none.
 
         Raises:
-            MessageUnreadable: the message says that it is one, and is not.
+            MessageUnreadable: the message says that it contains a CloudEvent, but the event cannot be read.
         """
         try:
             return cloud_event_of(self.content_type, self.properties, self.body)
         except ValueError as error:
             raise MessageUnreadable(
-                f"The message {self.message_id!r} says that it is a CloudEvent, and cannot be read as one: {error}."
+                f"The message {self.message_id!r} says that it is a CloudEvent, but cannot be read as one: {error}."
             ) from error
 
 
@@ -120,7 +121,7 @@ def message_of(event: StoredEvent) -> OutboundMessage:
 
 
 def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
-    """Return the size in bytes of the body and the properties of an event's message; frames and ids come on top."""
+    """Return the bytes of the body and the properties of an event's message. The ids and the frames of AMQP are not included."""
     properties = _properties(meta).items()
     return len(json_bytes(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
 
@@ -129,39 +130,40 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
     for key, name in PROPERTIES.items():
         value = meta.get(key)
-        # A fast path without a call, for nearly all of our own events
+        # Nearly all values of the library's own events are handled here, without a call, because that is fast.
         if type(value) is str and value.isascii():
             if value:
                 properties[name] = value
         elif type(value) is int and _LEAST_INT <= value <= _MOST_INT:
             properties[name] = value
         elif value is not None:
-            # Other programs write event documents, too. A value that has no AMQP type is sent as JSON.
+            # Events of other programs may have other values here. A value that has no AMQP type is sent as JSON.
             properties[name] = text(value) if isinstance(value, str) else json_bytes(value).decode()
     return properties
 
 
 def require_properties_that_fit(message: OutboundMessage) -> None:
     """
-    Refuse properties that Service Bus does not accept.
+    Check that Service Bus accepts the properties of a message.
 
     Raises:
-        ValueError: names the property.
+        ValueError: the properties are too large; the message names the property.
     """
     sizes = {name: len(name) + _most_bytes(value) for name, value in message.properties.items()}
     if sum(sizes.values()) <= MAX_PROPERTY_BYTES:
-        return  # true of nearly all messages; to measure each value would cost as much as to send it
+        # this rough estimate is enough for nearly all messages; to measure each value would cost as much as to send it
+        return
     total = 0
     for name, value in message.properties.items():
         size = len(name) + (len(value.encode()) if isinstance(value, str) else 8)
         if size > MAX_PROPERTY_BYTES:
             raise ValueError(
-                f"its property {name!r} has {size} bytes; Service Bus takes {MAX_PROPERTY_BYTES}"
+                f"its property {name!r} has {size} bytes; Service Bus takes at most {MAX_PROPERTY_BYTES}"
             )
         total += size
     if total > MAX_PROPERTIES_BYTES:
         raise ValueError(
-            f"its properties have {total} bytes in all; Service Bus takes {MAX_PROPERTIES_BYTES}"
+            f"its properties have {total} bytes in all; Service Bus takes at most {MAX_PROPERTIES_BYTES}"
         )
 
 
@@ -170,12 +172,12 @@ def _most_bytes(value: PropertyValue) -> int:
 
 
 def amqp_text(value: Any) -> Any:
-    """Return a value of AMQP in plain types: binary becomes text, because the SDK returns text as bytes."""
+    """Return a value that the SDK received over AMQP, with bytes decoded: the SDK returns AMQP strings as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def amqp_id(value: Any) -> str | None:
-    """Return an AMQP id as text: an id may be text, a number, a UUID or binary. Return None for other types."""
+    """Return an id that was received over AMQP as text. It may be text, a number, a UUID or binary; return None for other types."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, bytes):
@@ -187,7 +189,7 @@ def amqp_id(value: Any) -> str | None:
 
 
 def text(value: str) -> str:
-    """Return a string that UTF-8 can encode: half a surrogate pair, which JSON allows, becomes a replacement character."""
+    """Return a string in a form that UTF-8 can encode. Half a surrogate pair, which JSON allows, becomes a replacement character."""
     if value.isascii() or bytes_of(value) is not None:
         return value
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

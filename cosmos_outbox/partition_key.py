@@ -1,9 +1,10 @@
 """
-Partition keys: their values, where a container keeps them in its documents, the text that names a key, and ranges of them. And which
-ids a container takes.
+Partition keys: their values, where a container keeps them in its documents, the text that names a key, and ranges of keys.
 
-The text is a key's session id, its name in logs and in the parked store, and the KEY of commands. That of a string is the string;
-that of any other key is the compact JSON of the list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
+The text of a key is its session id, its name in logs and in the parked store, and the KEY of commands. The text of a string is the string
+itself. The text of any other key is the compact JSON list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
+
+This module also checks which ids a container accepts for its documents.
 """
 
 from __future__ import annotations
@@ -23,44 +24,44 @@ PartitionKey = KeyPart | tuple[KeyPart, ...]
 
 MOST_LEVELS = 3
 MAX_ID_LENGTH = 128  # the limit of Service Bus for message and session ids, in UTF-16 units
-HASHED = "sha256:"  # the beginning of every id that replaces one which the broker would refuse
+HASHED = "sha256:"  # the beginning of each hash that stands for an id which Service Bus would refuse
 _ID, _MAX_ID_BYTES = re.compile(r"(?!\.{1,2}$|.*%[0-9A-Fa-f]{2})[^/\\?#\t\r\n]*[^/\\?#\t\r\n ]"), 1023
 _MAX_KEY_BYTES = 2048
 _A_TEXT = f"1 to {_MAX_KEY_BYTES} bytes of valid text"
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
 _SHOWN = 100
 _STEP = re.compile(r'/(?:"([^"]+)"|([^/"]+))')
-# The fields that the library writes beside the key. An entity and its events differ in them, or write other values there.
+# The fields of a document that cannot contain the partition key: the library writes them, and an entity and its events differ in them.
 _ENVELOPE = frozenset({"id", "type", "data", "ttl", "version", "meta"})
 
 
 def parts_of(key: PartitionKey) -> tuple[KeyPart, ...]:
-    """Return the parts of a key, one for each level."""
+    """Return the parts of a partition key, one for each level: a key that is a single value has one part."""
     return key if isinstance(key, tuple) else (key,)
 
 
 def key_text(key: PartitionKey) -> str:
     """
-    Return the text that names a key. Equal keys have equal texts, and so have 1 and 1.0.
+    Return the text that names a partition key. Equal keys have equal texts, and so have 1 and 1.0.
 
-    In a container whose keys are strings and numbers, the number 5 and the string `[5]` have the same text too.
+    If a container has both strings and numbers as keys, the number 5 and the string `[5]` have the same text as well.
     """
     if isinstance(key, str):
         return key
     parts = parts_of(key)
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
-    # A value that is no key gets a text, too, so that an error can compare it with another one.
+    # `default` gives a text even to a value that cannot be a key, so that an error can show it.
     return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"), default=repr)
 
 
 def broker_id(name: str) -> str:
     """
-    Return the id that a name has at Service Bus: the name itself or, if the broker would refuse it, its marked hash.
+    Return the session or message id for a name: the name itself or, if Service Bus would refuse it, its hash with the prefix `sha256:`.
 
-    A name that looks like a hash is hashed too, so that two names never share an id.
+    A name that begins with that prefix is hashed too, so that two names never get the same id.
     """
-    # the length in UTF-16 units; none where the name holds half of a surrogate pair
+    # the length in UTF-16 units; None if the name contains half of a surrogate pair, which cannot be encoded
     length = len(name) if name.isascii() else bytes_of(name) and len(name.encode("utf-16-le")) // 2
     if length and length <= MAX_ID_LENGTH and not name.startswith(HASHED):
         return name
@@ -69,17 +70,17 @@ def broker_id(name: str) -> str:
 
 def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
     """
-    Return the key that a text names: the inverse of `key_text`.
+    Return the partition key that a text names: the inverse of `key_text`.
 
-    Where keys are single values, the text `[5]` stands for the number, though it may have been that of a string. If all keys are strings,
-    each is its own text, and needs no inverse.
+    With one level, the text `[5]` gives the number 5, although it may also be the text of the string `[5]`. In a container whose keys are
+    all strings, use the text itself instead of this function.
 
     Args:
-        text: as `key_text` writes it, or with spaces between the parts; such as the session id of a message.
-        levels: of the container's partition key. Defaults to 1.
+        text: the text, such as the session id of a message, as `key_text` writes it. It may have spaces between the parts.
+        levels: the number of levels of the container's partition key. Defaults to 1.
 
     Raises:
-        ValueError: it names no key of so many levels.
+        ValueError: the text names no key with this number of levels.
     """
     found = _list_in(text)
     if levels == 1:
@@ -95,7 +96,7 @@ def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
 
 
 def identity(key: PartitionKey) -> Hashable:
-    """Return a value that is equal for equal keys only: in Python, True equals 1."""
+    """Return a hashable value that is equal only for equal keys. The keys themselves will not do: in Python, True equals 1."""
     if isinstance(key, str):
         return key
     parts = parts_of(key)
@@ -104,7 +105,7 @@ def identity(key: PartitionKey) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class KeyPaths:
-    """The partition key paths of a container, each as the names of the properties on it."""
+    """The partition key paths of a container. Each is a tuple of property names: `/owner/id` is `("owner", "id")`."""
 
     levels: tuple[tuple[str, ...], ...]
 
@@ -122,7 +123,7 @@ class KeyPaths:
         return parts if all(map(_is_part, parts)) else None
 
     def fields(self, key: PartitionKey, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the properties that put a key into a document. What is stored beside a nested part stays."""
+        """Return the properties of a document that hold its partition key. Those of `stored` beside a nested part are kept."""
         fields: dict[str, Any] = {}
         for names, part in zip(self.levels, parts_of(key), strict=True):
             inside = fields
@@ -145,10 +146,10 @@ class KeyPaths:
 
     def parse(self, text: str) -> PartitionKey:
         """
-        Return the key that a text names, as `key_text` writes it, or with spaces between its parts.
+        Return the partition key that a text names, as `key_text` writes it. It may have spaces between the parts.
 
         Raises:
-            ValueError: it names no key of the container.
+            ValueError: the text names no key of the container.
         """
         if len(self.levels) == 1:
             return key_of_text(text)
@@ -156,7 +157,7 @@ class KeyPaths:
         key = (text,) if found is None else tuple(found)
         if (why := self.problem(key)) is not None:
             example = json.dumps([names[-1] for names in self.levels], separators=(",", ":"))
-            raise ValueError(f"{text[:_SHOWN]!r} is no partition key, for {why}; write it as {example}.")
+            raise ValueError(f"{text[:_SHOWN]!r} is no partition key, because {why}; write it as {example}.")
         return key
 
 
@@ -165,10 +166,10 @@ ON_PARTITION_KEY = KeyPaths((("partitionKey",),))
 
 def key_paths_of(paths: Sequence[str]) -> KeyPaths:
     """
-    Return the partition key paths of a container, if the outbox can work with them.
+    Return the partition key paths of a container, after a check that an outbox can work with them.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: an outbox cannot work with these paths.
     """
     if not 1 <= len(paths) <= MOST_LEVELS:
         raise ValueError(f"a container has 1 to {MOST_LEVELS} partition key paths, not {len(paths)}")
@@ -188,17 +189,18 @@ def key_paths_of(paths: Sequence[str]) -> KeyPaths:
 
 def check_id(document_id: str, *, of: str = "a document") -> None:
     """
-    Check that Cosmos DB accepts an id, and return the document under that id.
+    Check that Cosmos DB accepts an id, and that requests can name a document with this id.
 
     Args:
         document_id: the id.
-        of: what has it, for the message.
+        of: what has the id, for the text of the error.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the id cannot be used.
     """
-    # The service accepts most of these characters, but they break the URL of the document, or the SDK refuses them. Its gateway
-    # decodes `%20` in an id once too often, and answers 401 to each request that names the document.
+    # Cosmos DB would accept most of the characters that are refused here. But they break the URL of the document, or the SDK refuses them.
+    # An escape such as `%20` is refused because Cosmos DB's gateway decodes it once too often, and answers 401 to each request for the
+    # document.
     size = bytes_of(document_id) if isinstance(document_id, str) else None
     if not size or size > _MAX_ID_BYTES or not _ID.fullmatch(document_id):
         raise UsageError(
@@ -215,12 +217,12 @@ def check_partition_key(
 
     Args:
         key: the partition key.
-        paths: where the container keeps it.
-        of: what has it, for the message.
-        by_default: it is the id, as the caller gave no partition key.
+        paths: the partition key paths of the container.
+        of: what has the key, for the text of the error.
+        by_default: whether the key is the document's id, because the caller gave no partition key.
 
     Raises:
-        UsageError: one of them cannot.
+        UsageError: the value cannot be a partition key.
     """
     if (problem := paths.problem(key)) is not None:
         advice = " It is the id, as no `partition_key=` was given: pass one." if by_default else ""
@@ -250,7 +252,7 @@ def _problem_of(part: object) -> str | None:
     if isinstance(part, str):
         return None if bytes_of(part) is not None else f"it needs {_A_TEXT}"
     if isinstance(part, int | float):
-        # compared as a 64-bit float, which is all that Cosmos DB keeps of a number
+        # Compare the number with its 64-bit float, because Cosmos DB keeps only that.
         return None if _double(part) == part else "a number has to be one that a 64-bit float holds"
     if part is None:
         return "null is no key: an event has to name the one that it belongs to"
@@ -260,7 +262,7 @@ def _problem_of(part: object) -> str | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the length of a text in UTF-8; None where it has none."""
+    """Return the number of bytes of a text in UTF-8; None if UTF-8 cannot encode the text."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:  # half of a surrogate pair
@@ -275,7 +277,7 @@ def _double(number: float) -> float | None:
 
 
 def _canonical(part: KeyPart) -> KeyPart:
-    # One number has one text, whether a program wrote 1 or 1.0.
+    # Return an int for a float such as 1.0, so that a number has the same text whether a program wrote 1 or 1.0.
     if isinstance(part, bool) or not isinstance(part, int | float) or (number := _double(part)) is None:
         return part
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number
@@ -284,9 +286,9 @@ def _canonical(part: KeyPart) -> KeyPart:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRange:
     """
-    A part of a container: effective partition keys from min (inclusive) to max (exclusive), in upper-case hexadecimal.
+    A part of a container: the effective partition keys (hashes) from min (inclusive) to max (exclusive), in upper-case hexadecimal.
 
-    Leases, feeds and physical partitions name one.
+    Each lease, each read of the change feed and each physical partition has such a range.
     """
 
     min: str

@@ -1,7 +1,9 @@
 """
-CloudEvents 1.0 as they are received: in properties (binary), in a JSON object (structured), or in one that does not say that it is one.
+Received CloudEvents 1.0: read the event that a message contains, in one of the forms of the AMQP binding.
 
-The forms are those of the AMQP binding. What the relay writes is in `relay/cloudevents.py`; the names that both know are here.
+Its attributes are in properties of the message (binary), or in a JSON object with the content type of CloudEvents (structured). A JSON
+object that has the attributes but not the content type is read as well. The relay writes CloudEvents in `relay/cloudevents.py`; the
+names that both use are here.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from cosmos_outbox.stored_documents import first_error
 
-# The two prefixes of the binding. The relay writes the second: JMS selectors and SQL filters of subscriptions cannot name the first.
+# The two prefixes of properties in the AMQP binding. The relay writes the second one, because JMS selectors and SQL filters of
+# subscriptions cannot name a property with the first.
 PREFIXES = ("cloudEvents:", "cloudEvents_")
-# The extension that carries each property. Names of extension attributes have only lower-case letters and digits.
+# For each property of a message, the CloudEvents extension attribute that carries it. Names of attributes may have only lower-case letters
+# and digits.
 EXTENSIONS = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
     "entity-type": "entitytype",
     "entity-version": "entityversion",
     "commit-id": "commitid",
-    # renamed: `sequence` is an extension of the specification with another meaning
+    # The property gets another name here, because the specification has an extension `sequence` with another meaning.
     "sequence": "commitsequence",
     "schema-version": "schemaversion",
     "correlation-id": "correlationid",
@@ -38,9 +42,11 @@ _REQUIRED = ("specversion", "id", "source", "type")
 
 def _time(value: Any, read: Callable[[Any], datetime | None]) -> datetime | None:
     try:
-        return read(value)  # text, or milliseconds: the SDK returns those for an AMQP timestamp
+        # the value is text or, for an AMQP timestamp, the milliseconds that the SDK returns
+        return read(value)
     except ValidationError:
-        return None  # an attribute that cannot be read is left out: the broker did not check it either
+        # a time that cannot be read is left out, because neither producer nor broker has to check it
+        return None
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -48,10 +54,10 @@ _Text = Annotated[str, Field(min_length=1)]
 
 class CloudEvent(BaseModel):
     """
-    A CloudEvent as its producer sent it. Its `type` is the subject of the message; its own `subject` is the thing that it is about.
+    A CloudEvent as its producer sent it. Its `type` becomes the subject of the message. Its own `subject` names the thing that it is about.
 
-    time: None also where it is no time, or has no offset.
-    data: a JSON value, or bytes that are none.
+    time: when it happened; None if the attribute is missing, is no time, or has no UTC offset.
+    data: the JSON value, or the bytes if the data is no JSON.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
@@ -77,7 +83,7 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
     Return the CloudEvent that a message contains; None if the message does not say that it contains one.
 
     Raises:
-        ValueError: it says that it is one, and is not.
+        ValueError: the message says that it contains a CloudEvent, but the event cannot be read.
     """
     media = (content_type or "").partition(";")[0].strip().lower()
     says_so = media.startswith("application/cloudevents")
@@ -105,7 +111,9 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
 
 def inner_json(value: Any) -> Any:
     """
-    If a text is the JSON of an object, return that object: JavaScript's SDK encodes a second time. Return any other value unchanged.
+    If a value is a text that contains a JSON object, return that object; else return the value unchanged.
+
+    Messages from the JavaScript SDK may be encoded twice, so that the body is such a text.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError, RecursionError):

@@ -1,6 +1,4 @@
-"""
-Retries: how long to wait between attempts, how long to try, and the loops for reads and for conditional writes.
-"""
+"""Retries: how long to wait between attempts, for how long to try, and loops that repeat reads and conditional writes."""
 
 from __future__ import annotations
 
@@ -20,21 +18,22 @@ ArgumentsT = ParamSpec("ArgumentsT")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """
-    Exponential back-off with full jitter: attempt n waits a random part of `initial_seconds * 2^(n-1)`, at most `maximum_seconds`.
+    Exponential back-off with full jitter: after attempt n, wait a random part of `initial_seconds * 2^(n-1)`, but at most
+    `maximum_seconds`.
     """
 
     initial_seconds: float = 0.1  # Defaults to 100 ms.
     maximum_seconds: float = 30.0  # Defaults to 30 s.
 
     def delay(self, attempt: int, *, at_least: float | None = None) -> float:
-        """Return the seconds to wait after failed attempt number `attempt` (from 1): no less than the service asked for."""
+        """Return the seconds to wait after failed attempt number `attempt`, from 1, but no less than `at_least`."""
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** min(attempt - 1, 60))
         return max(at_least or 0.0, ceiling * random.random())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
-    """How long and how often a read or a commit is tried."""
+    """For how long a read or a commit is tried, and how long to wait between attempts."""
 
     deadline_seconds: float = 10.0  # for all attempts together. Defaults to 10 s.
     attempt_seconds: float = 4.0  # for one attempt. Defaults to 4 s.
@@ -63,7 +62,7 @@ class Deadline:
         **kwargs: ArgumentsT.kwargs,
     ) -> ResultT:
         """
-        Make one attempt; give up after `attempt_seconds`, or at the deadline.
+        Make one attempt at a call and return its result. Give up after `attempt_seconds`, or at the deadline.
 
         Raises:
             StoreUnavailable: no answer came in time; the outcome is unknown.
@@ -85,7 +84,7 @@ class Deadline:
 
 
 async def retry_reads(call: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
-    """Make a request that changes nothing; repeat it while the service is busy or does not answer."""
+    """Make a request that changes nothing, and return its result. Repeat it while Cosmos DB is busy or does not answer."""
     deadline, attempt = Deadline(options), 0
     while True:
         attempt += 1
@@ -98,10 +97,10 @@ async def retry_reads(call: Callable[[], Awaitable[ResultT]], options: RetryOpti
 
 async def retry_on_conflict(step: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
     """
-    Run a step that reads, decides and writes conditionally; repeat it while another program writes in between.
+    Run a step that reads, decides and writes under an etag. Repeat the step if another program wrote in between, or Cosmos DB is busy.
 
     Raises:
-        StoreUnavailable: time is up.
+        StoreUnavailable: no attempt succeeded before the deadline.
     """
     deadline, attempt = Deadline(options), 0
     while True:
@@ -117,8 +116,8 @@ def suspended_seconds() -> float:
     """
     Return how many seconds the machine has been asleep since it was started; 0 if the platform does not report it.
 
-    The event loop's clock leaves sleep out; what the service counts, such as the expiry of leases, does not. A later reading may be
-    less by a moment, as two clocks are not read at once.
+    The clock of the event loop stops during sleep, but the service's clock, by which leases expire, does not. A later result may be smaller
+    by a moment, because two clocks are read one after another.
     """
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()

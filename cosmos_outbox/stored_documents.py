@@ -1,8 +1,8 @@
 """
-Stored documents: the JSON in the container, which is the contract with programs in other languages.
+Stored documents: the JSON of entities and events in the container, which programs in other languages rely on, too.
 
-An entity and its events share a logical partition and differ by `type`. The shape is that of Microsoft's sample, so its .NET
-worker relays our events and ours relays its events (which have no `meta`).
+An entity and its events share a logical partition and differ by `type`. The documents have the form of Microsoft's sample. So its .NET
+worker can relay the events of this library, and this library's relay can send the sample's events, which have no `meta`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StoredEvent:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return the sort key of the events of one partition key: the commit, then the place inside it."""
+        """Return the sort key for the events of one partition key: the LSN of the commit, then the number of the event inside it."""
         sequence = self.meta.get("sequence")
         return self.lsn, sequence if isinstance(sequence, int) else 0
 
@@ -52,9 +52,9 @@ def entity_document(
     entity: Entity, stored: Mapping[str, Any] | None = None, *, version: int, key_fields: Document
 ) -> Document:
     """
-    Return the document of an entity as the commit with this version writes it, with the properties of its partition key.
+    Return the document that a commit writes for an entity, with this version and these properties of its partition key.
 
-    What other programs added to the `stored` one, or to its `data`, stays; the fields of the entity are the entity's.
+    Fields that other programs added to the `stored` document, or to its `data`, are kept. The entity's own fields come from the entity.
     """
     document: Document = {
         "id": entity.id,
@@ -79,32 +79,37 @@ def json_bytes(value: Any) -> bytes:
 
 
 def entity_data(entity: Entity, stored: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the `data` of an entity's document, with the fields that other programs added to the stored one."""
-    # No warnings here: the check of a commit names the field that a warning would be about.
+    """Return the `data` of an entity's document, with the fields that other programs added to the `data` of the stored document."""
+    # Pydantic's warnings are off, because the commit itself checks the values, and its error names the field.
     data = entity.model_dump(mode="json", by_alias=True, warnings=False)
     kept = (stored or {}).get("data")
     if not isinstance(kept, Mapping) or kept.keys() <= data.keys():
         return data
-    # A field that the entity omits now is gone. It must not come back from the stored document.
+    # Keep only fields that are not the entity's. A field of the entity that it leaves out now must not come back from the stored document.
     names = kept.keys() if entity.model_config.get("extra") == "allow" else _entity_names(type(entity))
     return {**{name: value for name, value in kept.items() if name not in names}, **data}
 
 
 def comparable(model: object, content: Any) -> bytes:
     """
-    Return the stored form of a model, to compare with a later one. Computed fields are left out: one that depends on the
-    time of day differs although the model was not changed.
+    Return the stored form of a model as bytes, which show by comparison whether the model has changed since.
+
+    Computed fields are left out, because one that depends on the time differs although the model was not changed.
     """
     computed = getattr(type(model), "model_computed_fields", None)
     if computed and not may_follow_the_clock(model):
         names = {field.alias or name for name, field in computed.items()}
         content = {name: value for name, value in content.items() if name not in names}
-    return json_bytes(content)  # as bytes, since in Python True equals 1
+    # bytes, because the values themselves may be equal though different: in Python True equals 1
+    return json_bytes(content)
 
 
 def may_follow_the_clock(model: object) -> bool:
     """
-    Say whether a model has computed fields that may change with the clock alone, and that may also be the only trace of a caller's change.
+    Say whether computed fields of a model may change with the clock alone, but must not be ignored.
+
+    They must not be ignored if the model has private attributes or fields that are not stored: a change of those shows only in computed
+    fields.
     """
     kind: Any = type(model)
     if not getattr(kind, "model_computed_fields", None):
@@ -126,7 +131,7 @@ def strip_system(document: Mapping[str, Any]) -> Document:
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return a time that an event names, in UTC; None if another program wrote something else there."""
+    """Return a time that is stored as text, in UTC; None if the value is not a time with an offset, as another program may write."""
     try:
         time = datetime.fromisoformat(value)
         return None if time.utcoffset() is None else time.astimezone(UTC)
@@ -143,7 +148,7 @@ def first_error(error: ValidationError) -> tuple[str, str]:
 def event_meta(
     kind: str, document_id: str, *, version: int | None, commit_id: str, correlation: Mapping[str, str]
 ) -> Document:
-    """Return the `meta` that one entity's events in one commit share; without a version if the entity does not count."""
+    """Return the `meta` that all events of one entity in one commit share. The version is left out if the document has none."""
     return {
         "entityType": kind,
         "entityId": document_id,
@@ -162,13 +167,14 @@ def event_document(
     deliver_at: datetime | None = None,
 ) -> Document:
     """
-    Return the document of an event, which has this number inside its commit.
+    Return the document of an event. `sequence` is the number of the event within its commit.
 
-    One for later lives as long after its time as others after their commit: it can be sent again, and has its payload.
+    The time to live of an event with a `deliver_at` counts from that time, so that until long after its delivery it can be sent again.
     """
     ttl, meta = event.ttl, {**meta, "sequence": sequence, "schemaVersion": event.schema_version}
     if deliver_at is not None:
-        later = max(timedelta(0), deliver_at - utc_now())  # the event may name another time of its creation
+        # This is counted from now, because the application may have set another time as the event's `created_at`.
+        later = max(timedelta(0), deliver_at - utc_now())
         ttl = min(ttl + later, MAX_TTL)
         meta["deliverAt"] = deliver_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return {
@@ -185,14 +191,14 @@ async def claimed_payload(
     data: Mapping[str, Any], read: Callable[[str, Any], Awaitable[Document]]
 ) -> Mapping[str, Any]:
     """
-    Return the payload of an event: its `data` or, if that holds a claim, the payload that is stored under the claim.
+    Return the payload of an event: its `data` or, if that contains a claim check, the payload that is stored at the claim check's address.
 
     Args:
         data: the body of a message, or the `data` of an event.
-        read: returns a document by id and partition key, such as `store.read`.
+        read: a function that returns a document by id and partition key, such as `store.read`.
 
     Raises:
-        NotFound: the payload is gone: its time to live, 30 days more than the event's, has passed.
+        NotFound: the payload was deleted, because its time to live has passed. That is 30 days longer than the event's.
     """
     claim = data.get(CLAIM)
     if not isinstance(claim, Mapping):
@@ -205,11 +211,10 @@ async def claimed_payload(
 
 def stored_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY) -> StoredEvent | None:
     """
-    Return the event of a document. Return None if the document is no event, or claims to be one and cannot be published: its id is
-    not a string, its partition key missing or null, or its data not an object. Neither this library nor Microsoft's sample writes
-    such documents.
+    Return the event that a document holds; None if the document is no event, or one that cannot be published.
 
-    Only what the relay needs to route and order is required; the payload is passed on unchanged.
+    An event cannot be published if its id is not a string, its partition key is missing or null, or its data is not an object. Neither this
+    library nor Microsoft's sample writes such documents. Nothing else is checked: the payload is passed on unchanged.
     """
     if document.get("type") != EVENT_TYPE:
         return None
@@ -237,16 +242,18 @@ def size_on_wire(document: Mapping[str, Any], *, finite: bool = False) -> int:
     Return how many bytes the SDK sends for a document: compact JSON with non-ASCII characters escaped.
 
     Raises:
-        ValueError: `finite` is asked for, and a number in it is not, or a text has no UTF-8: JSON has neither. Or a whole number
-            would be kept as another one.
+        ValueError: only with `finite`: a number in the document is infinite or NaN, UTF-8 cannot encode a text in it, or Cosmos DB would
+            store another number in place of a whole number.
     """
     text = to_json(document, inf_nan_mode="constants") if finite else json_bytes(document)
-    # In a tenth of the time that a regular expression takes
+    # Look for 19 digits in a row with `translate`, which takes a tenth of the time of a regular expression. Only if there are any, check
+    # the numbers one by one.
     has_many_digits = finite and _MANY_DIGITS in text.translate(_ALL_ZEROS)
     if has_many_digits and any(True for _ in find(document, is_rounded)):
         raise ValueError(
-            "Cosmos DB would change this number: it stores whole numbers over 64 bits as floats; store it as text"
+            "Cosmos DB would change this number, because it stores whole numbers of more than 64 bits as floats; store the number as text"
         )
     if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
-        return len(text)  # several times as fast as the general way
+        # the length is already known; this saves the slow `json.dumps` below for most documents
+        return len(text)
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))
