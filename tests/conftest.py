@@ -1,4 +1,6 @@
-"""What holds for every test."""
+"""
+Pytest settings that hold for every test: Hypothesis profile, garbage collection, signals and event loops.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +15,48 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.effort import LONG, PHASES, examples
 
-# No claim depends on how busy the machine is; a failure prints what reproduces it.
+# Tests may be slow on a busy machine, so no example has a deadline. A failure prints the blob that reproduces it.
 CLAIMS = settings(deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("claims", CLAIMS, max_examples=examples(30, many=200))
 settings.load_profile("claims")
 
-# Nothing here speaks TLS but pip, in `make test-long`; to read all certificates is a tenth of the time in which a worker starts.
+# Only pip speaks TLS, in `make test-long`. Loading all CA certificates takes a tenth of the time in which a worker starts, so
+# other runs load none.
 if not LONG:
     os.environ["SSL_CERT_FILE"] = os.devnull
 
-# Each pytest that a test starts would load this plugin for half a second, and none uses it.
+# Tests start pytest as a child process. None of these needs the schemathesis plugin, which takes half a second to load, so it
+# is off.
 os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:schemathesis"
 
 
-# What is loaded until the tests are collected stays: the collector need not look at it, neither now nor each time that a test asks.
+# No garbage is collected while tests are imported: the modules stay until the end. `gc.freeze` below then exempts them from
+# each collection.
 gc.disable()
 
-# A shell starts what it runs in the background, as `make test` does, with SIGINT ignored, also by the children. Tests send Ctrl-C.
+# A shell ignores SIGINT in the processes that it runs in the background, as `make test` does, and their children inherit
+# this. Some tests send Ctrl-C to a child, so the default handler is restored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    # Nearly all that tests make goes without it, and it was a twelfth of their time.
+    # Almost no object of a test is part of a cycle, and frequent collections took a twelfth of the time of the tests.
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    # Before looptime moves the time it goes 42 times around the loop, for what sockets may bring. Nothing comes by itself to a test
-    # that opens none, and these turns were two thirds of the time of all such tests.
+    # Before looptime advances the time, it runs 42 idle turns of the event loop in case a socket has data. Most tests open no
+    # socket, and these turns took two thirds of their time, so there are none.
     item.add_marker(pytest.mark.looptime(noop_cycles=0))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[object]:
-    # looptime asks the policy for the current loop before tests that are not async too; the policy then makes one that
-    # no test closes, and some later test fails with its ResourceWarning. With the loop set to None it makes none.
+    # looptime asks the event loop policy for the current loop also before synchronous tests. The policy would create a loop
+    # that no test closes, and a later test would fail with its ResourceWarning. After `set_event_loop(None)` the policy
+    # creates none.
     if pyfuncitem.get_closest_marker("asyncio") is None:
         asyncio.set_event_loop(None)
     return (yield)

@@ -1,5 +1,5 @@
 """
-The layout: how packages of the library import each other, computed from the code beside what `pyproject.toml` declares.
+The architecture of the library: its packages import each other only as the contracts in `pyproject.toml` allow.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ LAYERS = [
     {name.strip() for name in layer.replace(":", "|").split("|")}
     for layer in CONTRACTS["Inside the library: one package a story, no arrow up"]["layers"]
 ]
-# Each contract about what some packages alone may import, and these packages.
+# Each contract that lets only some packages import a dependency, and the packages that may.
 WALLS = {
     "Only adapters and composition roots know Azure": {
         "adapters.cosmos", "adapters.servicebus",
     },
     "FastAPI is an extra: only its package knows it": {"fastapi"},
 }  # fmt: skip
-# They hold names only. The contracts cannot list them, for a package in one stands for all that is inside.
+# These two `__init__` modules only re-export names. A contract cannot list them, because a package there includes all modules
+# inside it.
 FACES = {LIBRARY, f"{LIBRARY}.adapters"}
 
 GRAPH = grimp.build_graph(LIBRARY, include_external_packages=True, cache_dir=None)
@@ -36,13 +37,15 @@ MODULES = {module for module in GRAPH.modules if module.split(".")[0] == LIBRARY
 
 
 def package_of(module: str) -> str:
-    """Return the package of the library that a module is in: a child of the root, or of `adapters`."""
+    """
+    Return the package that a module of the library belongs to: a child of `cosmos_outbox`, or of `adapters`.
+    """
     parts = module.split(".")[1:]
     return ".".join(parts[:2] if parts[0] == "adapters" else parts[:1])
 
 
 def packages_imported() -> dict[str, set[str]]:
-    """Return the packages that each package imports."""
+    """Return, for each package, the other packages that it imports."""
     inside = MODULES - FACES
     imports: dict[str, set[str]] = {package_of(module): set() for module in inside}
     for module in inside:
@@ -55,13 +58,15 @@ IMPORTS = packages_imported()
 
 
 def layer_of(package: str) -> int:
-    """Return the number of the layer that `pyproject.toml` puts a package in, from the lowest."""
+    """Return the number of the layer in which `pyproject.toml` lists a package, counted from the lowest."""
     name = package.split(".", maxsplit=1)[0]
     return next(number for number, layer in enumerate(reversed(LAYERS)) if name in layer)
 
 
-def test_packages_import_each_other_without_a_circle_and_six_deep_at_most():
-    """A package is a folder: a module of the root, as `errors`, passes a chain on and makes it no longer."""
+def test_chains_of_imports_between_packages_are_acyclic_and_at_most_six_long():
+    """
+    Only folders count towards the length of a chain. A single module at the root, such as `errors`, does not.
+    """
     chains: dict[str, tuple[str, ...]] = {}
     for package in TopologicalSorter(IMPORTS).static_order():  # a CycleError names a circle
         below = max((chains[other] for other in IMPORTS[package]), key=len, default=())
@@ -71,8 +76,10 @@ def test_packages_import_each_other_without_a_circle_and_six_deep_at_most():
     assert len(max(chains.values(), key=len)) <= 6, max(chains.values(), key=len)
 
 
-def test_no_module_of_the_library_imports_a_face_of_the_library():
-    """A face imports what is above its importer, too."""
+def test_no_module_of_the_library_imports_the_public_namespaces():
+    """
+    `cosmos_outbox` and `cosmos_outbox.adapters` import packages of higher layers, so importing them would import these too.
+    """
     assert set() == {
         module
         for module in MODULES
@@ -81,7 +88,7 @@ def test_no_module_of_the_library_imports_a_face_of_the_library():
     }
 
 
-def test_a_package_imports_its_own_or_lower_layers_only():
+def test_a_package_imports_only_from_its_own_or_a_lower_layer():
     upward = {
         f"{package} -> {imported}"
         for package, imports in IMPORTS.items()
@@ -98,7 +105,7 @@ def test_the_adapters_do_not_import_each_other():
 
 
 @pytest.mark.parametrize("name", WALLS)
-def test_every_module_is_under_the_contract_or_may_import_what_it_forbids(name: str):
+def test_a_contract_covers_every_module_that_it_does_not_exempt(name: str):
     covered = (*CONTRACTS[name]["source_modules"], *(f"{LIBRARY}.{package}" for package in WALLS[name]))
 
     escaped = {
@@ -110,7 +117,7 @@ def test_every_module_is_under_the_contract_or_may_import_what_it_forbids(name: 
 
 
 @pytest.mark.parametrize("name", WALLS)
-def test_no_other_module_imports_what_a_contract_forbids(name: str):
+def test_only_exempt_packages_import_a_dependency_that_a_contract_forbids(name: str):
     forbidden = set(CONTRACTS[name]["forbidden_modules"])
     importing = {
         module

@@ -1,8 +1,9 @@
 """
-The budget: how many lines of code each package of the library may have at most, so that what is added has to be paid for.
+The code budget: each package of the library has a maximum number of lines of code.
 
-Docstrings, comments and blank lines are free. A change that goes over makes something else shorter. A maximum only falls: a
-change that shrinks a package lowers it. Raising one needs a decision record that says what the lines buy.
+Docstrings, comments and blank lines do not count. A change that would exceed the maximum has to shorten other code of the
+package. A change that shrinks a package lowers its maximum. Raising a maximum needs a decision record that says what the
+lines buy.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ def lines_by_package() -> Counter[str]:
 LINES = lines_by_package()
 
 
-def test_what_is_no_code_is_free():
+def test_docstrings_comments_and_blank_lines_do_not_count_as_code():
     source = '"""\nTwo lines.\n"""\n\n# why\ndef call() -> None:\n    """Say."""\n    text = """a\nb"""\n'
     assert 3 == code_lines(source)
 
 
 @pytest.mark.parametrize("package", LINES)
-def test_a_package_has_a_maximum_of_code_lines_and_stays_within_it(package: str):
+def test_a_package_stays_within_its_maximum_of_code_lines(package: str):
     assert LINES[package] <= MAXIMA[package]

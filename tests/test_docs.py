@@ -1,4 +1,6 @@
-"""The documentation works: its blocks run, and its pages can be followed from the first one to the last."""
+"""
+Tests that the documentation works: its Python blocks run, and the commands of its pages succeed in order.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,17 @@ from tests.support.pages import PAGES, ROOT, Block, blocks_of, copy_repository, 
 
 pytestmark = pytest.mark.looptime(False)
 
-# tests/packaging/test_wheels.py runs their code, and follows the last, with what they have their readers install.
+# tests/packaging/test_wheels.py runs the code of these pages, and all commands of the last one, in an environment where only
+# the packages that the page names are installed.
 EMULATORS = Path("emulators/README.md")
 INSTALLED = (Path("README.md"), Path("docs/how-to/fastapi.md"), EMULATORS)
 BLOCKS = {page.relative_to(ROOT): blocks_of(page.read_text()) for page in PAGES}
 
 
 @pytest.mark.parametrize("page", BLOCKS, ids=str)
-def test_every_block_says_what_becomes_of_it(page: Path):
+def test_every_code_block_is_marked_with_how_it_is_tested(page: Path):
     assert [] == [f"{page}:{block.line}: {block.mistake}" for block in BLOCKS[page] if block.mistake]
-    # These would not be seen as blocks at all.
+    # Indented fences and fences of tildes are refused, because the parser would not see them as blocks.
     assert [] == re.findall(r"^(?:[ \t]+```|[ \t]*~~~).*", (ROOT / page).read_text(), re.MULTILINE)
 
 
@@ -46,12 +49,13 @@ def test_a_python_block_runs_without_a_warning(block: Block, blank: Blank, tmp_p
     assert (0, "") == blank.run(block.text, tmp_path / "errors")
 
 
-# A process that has loaded the library, in which a warning is an error; each block runs in a fork of it, and ends as a program does.
+# The program of a process that imports the library once, with warnings as errors. It runs each block in a fork of itself,
+# which then exits as a program does.
 _BLANK = """
 import gc, os, sys
 import cosmos_outbox.adapters.cosmos, cosmos_outbox.adapters.servicebus, cosmos_outbox.consumer
 
-gc.freeze()  # or each fork would look for garbage in all of it as it ends
+gc.freeze()  # so that no fork collects garbage in the imported modules when it ends
 for line in sys.stdin:
     code, errors = eval(line)
     child = os.fork()
@@ -66,14 +70,16 @@ for line in sys.stdin:
 
 class Blank:
     """
-    Runs code as a program of its own, without loading the library again for each: that was nine tenths of the time.
+    Runs each code block as a program in a fork of a process that has already imported the library.
+
+    Importing the library again for each block took nine tenths of the time.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def run(self, code: str, errors: Path) -> tuple[int, str]:
-        """Return the exit code and what was written to stderr."""
+        """Run a code block; return its exit code and what it wrote to stderr."""
         assert self._process.stdin
         assert self._process.stdout
         print(repr((code, str(errors))), file=self._process.stdin, flush=True)
@@ -115,9 +121,10 @@ def clone(tmp_path: Path) -> Path:
 @pytest.fixture
 def newcomer(tmp_path: Path) -> dict[str, str]:
     """
-    The environment of a reader who has just cloned the repository, with logs and ports of this test's own.
+    Return the environment variables of a reader who has just cloned the repository, with a temporary folder and free ports.
     """
-    # A make below another one, as of `make test`, would tell where it is.
+    # `make test` sets MAKE and MFLAGS, and a make that a page starts would print that it runs below another one. So they are
+    # removed.
     ours = ("OUTBOX_", "PYTHONPATH", "MAKE", "MFLAGS")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return clean | {"TMPDIR": str(tmp_path), "RUN_ARGS": "--port 0"}
@@ -128,15 +135,17 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
     [page for page in FOLLOWED if "how-to" in page.parts and page not in (RECEIVE, FASTSTREAM)],
     ids=str,
 )
-def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
-    """How-to pages expect what their reader has: an outbox in use, and the environment that names it."""
+def test_an_operator_can_follow_each_how_to_page(page: Path, outbox: Local, tmp_path: Path):
+    """
+    The how-to pages expect that their reader has an outbox in use and the environment variables that name it.
+    """
     paths = {"PYTHONPATH": str(ROOT), "CLONE": str(ROOT)}
     environment = {"OUTBOX_PARKED_CONTAINER": "parked", "CONTROL": outbox.control} | paths
 
     assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | environment)
 
 
-def test_a_newcomer_who_has_no_outbox_yet_can_follow_the_page_on_receiving(
+def test_a_reader_without_an_outbox_can_follow_the_page_on_receiving(
     newcomer: dict[str, str], tmp_path: Path
 ):
     installed = os.pathsep.join(map(str, (ROOT, ROOT / "emulators")))
@@ -144,11 +153,13 @@ def test_a_newcomer_who_has_no_outbox_yet_can_follow_the_page_on_receiving(
     assert [] == follow(BLOCKS[RECEIVE], tmp_path, newcomer | {"PYTHONPATH": installed})
 
 
-def test_the_page_on_faststream_can_be_followed_as_far_as_it_needs_none(
+def test_the_steps_of_the_faststream_page_before_its_installation_work(
     newcomer: dict[str, str], tmp_path: Path
 ):
     """
-    Consumer, its test, topics, worker. `make test-programs` follows all of it, in an environment that has FastStream.
+    The steps that need no FastStream are the consumer, its test, the topics and the worker.
+
+    `make test-programs` follows the whole page, in an environment that has FastStream.
     """
     installed = os.pathsep.join(map(str, (ROOT, ROOT / "emulators")))
     ours = list(takewhile(lambda block: "faststream" not in block.text, BLOCKS[FASTSTREAM]))
@@ -161,9 +172,7 @@ def test_the_page_on_faststream_can_be_followed_as_far_as_it_needs_none(
     [page for page in FOLLOWED if "how-to" not in page.parts and page not in (TUTORIAL, EMULATORS)],
     ids=str,
 )
-def test_a_newcomer_can_follow_the_page_at_the_top_of_a_clone(
-    page: Path, clone: Path, newcomer: dict[str, str]
-):
+def test_a_newcomer_can_follow_each_page_in_a_fresh_clone(page: Path, clone: Path, newcomer: dict[str, str]):
     if page == Path("README.md") and not LONG:
         pytest.skip("computes for a minute: make test-long; tests/system/test_demo.py has a smaller demo")
     set_up(clone)
@@ -176,9 +185,9 @@ def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
     clone: Path, newcomer: dict[str, str], tmp_path: Path
 ):
     """
-    In the environment that it installs, so the extras that it names ask for all that it needs.
+    The packages that the tutorial installs are enough for all of its steps.
 
-    `make test` follows the rest of the page with our wheels installed: tests/packaging/test_wheels.py.
+    `make test` follows the steps after the installation with the wheels of this repository: tests/packaging/test_wheels.py.
     """
     pins = re.findall(r"^([\w.-]+==.*?)(?: \\)?$", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE)
     (tmp_path / "constraints.txt").write_text("\n".join(pins))
@@ -190,7 +199,7 @@ def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
 
 
 def registry_answers(requirement: str, folder: Path) -> bool:
-    """Say whether pip, as it is configured here, gets a package."""
+    """Say whether pip, as it is configured on this machine, can download a package."""
     command = (
         "-m",
         "pip",
@@ -227,5 +236,5 @@ def registry_answers(requirement: str, folder: Path) -> bool:
         "something left running",
     ],
 )
-def test_following_a_page_finds_what_it_does_not_say(page: str, mistakes: int, tmp_path: Path):
+def test_following_a_page_reports_each_step_with_another_result(page: str, mistakes: int, tmp_path: Path):
     assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))

@@ -1,4 +1,4 @@
-"""What the documentation names is there: links, files, settings, targets, metrics, records."""
+"""Tests that each link, file, setting, make target, metric and record that the documentation names exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?[^)]*\)")
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)
-def test_links_inside_the_repository_lead_somewhere(page: Path):
+def test_links_inside_the_repository_have_a_target(page: Path):
     here = ROOT / page
     text = re.sub(r"^```.*?^```$", "", PROSE[page], flags=re.DOTALL | re.MULTILINE)
     lost = []
@@ -32,7 +32,8 @@ def test_links_inside_the_repository_lead_somewhere(page: Path):
     assert [] == lost
 
 
-def test_what_a_reader_without_a_clone_is_told_to_print_has_docstrings():
+def test_every_name_that_the_pages_tell_readers_to_print_has_a_docstring():
+    """The API reference tells readers to print modules and classes with `python -m pydoc`."""
     found = re.findall(r"-m pydoc ([\w.]+)|^\| `(cosmos_outbox\w*[\w.]*)`", API, re.MULTILINE)
     names = {name for pair in found for name in pair if name}
     assert len(names) > 15
@@ -44,7 +45,7 @@ TREES = (
     "infra", "models", "tools", "tests", "benchmarks", "docs",
 )  # fmt: skip
 FILES = [*ROOT.iterdir(), *(path for tree in TREES for path in (ROOT / tree).rglob("*"))]
-# Each whole path, and its ends: a page may name a file by the last parts of its path.
+# Every file's path and each end of that path, because a page may name a file by the last parts of its path.
 ENDS = {
     "/".join(parts[i:])
     for path in FILES
@@ -84,12 +85,12 @@ OF_EXAMPLES_AND_TESTS = {
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)
-def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
+def test_settings_targets_and_metrics_that_a_page_names_exist(page: Path):
     settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     metrics = set(re.findall(r"\boutbox_[a-z_]+", (ROOT / "docs/reference/metrics.md").read_text()))
     metrics |= vars(pytest_plugin).keys()  # fixtures have such names too
-    # A label is named after its attribute.
+    # `outbox_alarm` is no metric: it is a label, which is named after its attribute.
     named = {
         *(set(re.findall(r"\bOUTBOX_[A-Z_]+[A-Z]\b", PROSE[page])) - settings),
         *(set(re.findall(r"`make ([a-z-]+)", PROSE[page])) - targets),
@@ -99,7 +100,7 @@ def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
     assert set() == named
 
 
-def test_every_setting_that_a_text_of_the_sources_names_exists():
+def test_every_setting_that_a_source_file_names_exists():
     settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
     trees = ("cosmos_outbox", "worker", "testing", "amqp", "emulators", "demo", "examples", "infra")
     sources = [path for tree in trees for path in (ROOT / tree).rglob("*") if path.suffix in WITH_SETTINGS]
@@ -114,7 +115,7 @@ def test_every_setting_that_a_text_of_the_sources_names_exists():
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)
-def test_a_table_of_settings_tells_their_defaults(page: Path):
+def test_a_table_of_settings_shows_the_default_of_each(page: Path):
     told = dict(re.findall(r"^\| `(OUTBOX_\w+)` \| ([\d.]+) \|", PROSE[page], re.MULTILINE))
     defaults = {
         f"OUTBOX_{name.upper()}": field.default for name, field in ConsumerSettings.model_fields.items()
@@ -123,7 +124,7 @@ def test_a_table_of_settings_tells_their_defaults(page: Path):
     assert {name: float(value) for name, value in told.items()} == {name: defaults[name] for name in told}
 
 
-def test_every_record_and_error_of_the_failure_modes_exists():
+def test_records_and_errors_that_the_page_on_failure_modes_names_exist():
     named = re.findall(r"`([A-Z][A-Za-z]+)`", PROSE[Path("docs/explanation/failure-modes.md")])
 
     assert [] == [name for name in named if not hasattr(errors, name) and not hasattr(records, name)]
@@ -133,7 +134,7 @@ def test_every_record_and_error_of_the_failure_modes_exists():
 @pytest.mark.parametrize(
     "page", [page for page in PROSE if page.parts[:1] == ("docs",) and "decisions" not in page.parts], ids=str
 )
-def test_a_page_begins_with_what_its_reader_will_have(page: Path):
+def test_a_page_begins_with_the_result_that_its_reader_will_have(page: Path):
     promise = {"explanation": "This page says", "reference": ""}.get(page.parts[1], "At the end of this page")
 
     assert promise in PROSE[page].partition("\n## ")[0]
@@ -150,8 +151,10 @@ def test_the_navigation_of_the_site_names_every_page():
 
 
 @pytest.mark.parametrize("page", sorted(PAGES_OF_THE_SITE), ids=str)
-def test_a_page_of_the_site_links_to_no_file_outside_of_it(page: Path):
-    """`make docs` is strict about it. Such a file is named by its path, as code."""
+def test_a_page_of_the_site_links_only_to_pages_of_the_site(page: Path):
+    """
+    `make docs` refuses a link to a file outside of `docs`. A page names such a file by its path, as code.
+    """
     targets = [(ROOT / page).parent / target for target, _ in LINK.findall(PROSE[page]) if target]
 
     assert [] == [target for target in targets if not target.resolve().is_relative_to(ROOT / "docs")]
@@ -160,13 +163,14 @@ def test_a_page_of_the_site_links_to_no_file_outside_of_it(page: Path):
 @pytest.mark.parametrize(
     "page", sorted(page for page in PAGES_OF_THE_SITE if "decisions" not in page.parts), ids=str
 )
-def test_a_page_that_names_what_no_wheel_holds_says_where_that_is(page: Path):
+def test_a_page_that_names_files_of_the_repository_mentions_the_clone(page: Path):
+    """The wheels do not contain the tests, examples and make targets that such a page names."""
     named = re.findall(r"`make [a-z]|`(?:benchmarks|demo|emulators|examples|infra|tests)/", PROSE[page])
 
     assert not named or re.search(r"\b(clone|repository)\b", PROSE[page])
 
 
-def test_the_glossary_is_in_order_and_has_one_line_for_each_word():
+def test_the_glossary_has_one_line_for_each_word_in_alphabetical_order():
     words = re.findall(
         r"^\| ([a-z ]+) \| [A-Z].+\. \|$", PROSE[Path("docs/explanation/glossary.md")], re.MULTILINE
     )
@@ -175,7 +179,7 @@ def test_the_glossary_is_in_order_and_has_one_line_for_each_word():
     assert len(words) > 40
 
 
-def test_every_page_of_the_docs_can_be_reached_from_the_readme():
+def test_links_lead_from_the_readme_to_every_page_of_the_docs():
     reached, due = set(), [ROOT / "README.md"]
     while due:
         page = due.pop()

@@ -1,4 +1,6 @@
-"""The names that programs import are sorted, complete and from where they say."""
+"""
+Tests of the public API: the names that programs import are sorted, complete, and exported by the package that documents them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def test_the_public_names_are_sorted_and_exist():
     assert [] == [name for name in cosmos_outbox.__all__ if not hasattr(cosmos_outbox, name)]
 
 
-def test_everything_imported_into_the_package_is_public():
+def test_all_of_the_package_s_imports_are_listed_as_public():
     imported = {
         name
         for name, value in vars(cosmos_outbox).items()
@@ -28,7 +30,8 @@ def test_everything_imported_into_the_package_is_public():
     assert imported == set(cosmos_outbox.__all__)
 
 
-def test_every_error_says_what_to_do_and_stands_in_the_tree():
+def test_every_error_class_has_a_docstring_and_a_place_in_the_tree():
+    """The docstring of `cosmos_outbox.errors` draws the tree of all error classes."""
     classes = [
         value
         for value in vars(errors).values()
@@ -44,7 +47,7 @@ def test_every_error_says_what_to_do_and_stands_in_the_tree():
     [cosmos, servicebus, memory, fastapi],
     ids=lambda face: face.__name__.rpartition(".")[2],
 )
-def test_a_package_of_an_adapter_or_an_extra_gives_out_what_programs_need_of_it_sorted(face: ModuleType):
+def test_adapter_and_extra_packages_export_their_public_names_sorted(face: ModuleType):
     public = {
         name for name, value in vars(face).items() if not name.startswith("_") and not inspect.ismodule(value)
     }
@@ -53,7 +56,8 @@ def test_a_package_of_an_adapter_or_an_extra_gives_out_what_programs_need_of_it_
     assert [] == [name for name in face.__all__ if not (getattr(face, name).__doc__ or "").strip()]
 
 
-def test_the_library_and_its_memory_adapters_load_no_vendor_sdk_and_no_fastapi():
+def test_the_library_and_its_memory_adapters_import_no_vendor_sdk():
+    """The library and its memory adapters import neither an Azure SDK nor FastAPI."""
     program = (
         "import sys, cosmos_outbox, cosmos_outbox.adapters.memory;"
         "print({'azure', 'aiohttp', 'fastapi', 'starlette'} & {name.partition('.')[0] for name in sys.modules})"
@@ -62,7 +66,7 @@ def test_the_library_and_its_memory_adapters_load_no_vendor_sdk_and_no_fastapi()
     assert "set()" == answer.stdout.strip()
 
 
-def test_what_signs_in_to_azure_is_loaded_where_something_signs_in():
+def test_azure_identity_is_not_imported_before_a_program_signs_in():
     program = "import sys, cosmos_outbox_worker.cli.app, cosmos_outbox_worker.main; print('azure.identity' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     assert "False" == answer.stdout.strip()

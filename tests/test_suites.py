@@ -1,5 +1,7 @@
 """
-The layout of the tests: what two suites need is in `tests/support`, so that a suite can be read, changed and moved by itself.
+Tests of the layout of the tests: a suite imports only from itself and from `tests/support`.
+
+So each suite can be read, changed and moved by itself.
 """
 
 from __future__ import annotations
@@ -9,20 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# A suite, one that it imports from, and why.
+# Pairs of suites of which the first may import from the second, each with the reason.
 ALLOWED = {
     ("system", "chaos"): "`python -m tests.chaos` is a program, and tests/system holds the test that runs it",
 }
 
 
 def suite_of(module: Path) -> str:
-    """Return the folder that a module is in; of a module that is in none, its own name."""
+    """
+    Return the suite of a module: its folder below `tests`, or its own name if it lies in `tests` itself.
+    """
     return module.relative_to(HERE).with_suffix("").parts[0]
 
 
 def imported(module: Path) -> Iterator[str]:
     """
-    Yield the suites that a module imports. An import relative to a parent would be missed; ruff refuses it.
+    Yield the suites that a module imports from. Relative imports of a parent are not seen here, but ruff refuses them.
     """
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
@@ -34,7 +38,7 @@ def imported(module: Path) -> Iterator[str]:
         yield from (name.split(".")[1] for name in names if name.startswith("tests."))
 
 
-def test_a_suite_imports_from_itself_and_from_the_support_alone():
+def test_a_suite_imports_only_from_itself_and_from_the_support_package():
     crossing = {
         (suite_of(module), suite)
         for module in HERE.rglob("*.py")

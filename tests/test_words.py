@@ -1,4 +1,4 @@
-"""Words that a stranger trips over, each with what to write instead, and the length of a commit's subject."""
+"""Tests of the wording: pages and sources use plain words, and the subject of a commit fits in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.pages import PAGES, ROOT
 LONGEST_SUBJECT = 72
 LATEST = 50
 
-# Each with what to write instead. The glossary has the words of the field.
+# Each refused word with its replacement. The glossary lists the words of the field.
 _ACTOR = "the worker, the owner, the operator, the caller or the reader"
 PLAIN_WORDS = {
     "anew": "again",
@@ -49,19 +49,20 @@ SOURCES = [
 
 
 @pytest.mark.parametrize("path", sorted({*PAGES, *SOURCES}), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_text_uses_plain_words_and_names_its_actors(path: Path):
+def test_a_page_or_source_file_contains_no_refused_word(path: Path):
     found = {word.lower() for word in _REFUSED.findall(path.read_text())}
 
     assert {} == {word: PLAIN_WORDS[word] for word in found}
 
 
-def test_the_sources_whose_words_are_checked_are_of_each_tree_and_kind():
+def test_the_check_of_words_covers_each_tree_and_kind_of_file():
     assert {*TREES} == {path.relative_to(ROOT).parts[0] for path in SOURCES}
     assert {".bicep", ".kql", ".py", ".yaml"} <= {path.suffix for path in SOURCES}
 
 
 @pytest.mark.skipif(
-    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="the history is not here"
+    shutil.which("git") is None or not (ROOT / ".git").exists(),
+    reason="this is no git clone, so there is no history",
 )
 def test_the_subject_of_a_commit_fits_in_a_line():
     log = subprocess.run(  # noqa: S603 - fixed arguments
