@@ -1,5 +1,6 @@
 """
-The peer of an AMQP connection, without sockets: it keeps what is written and says what a test has it say.
+A scripted AMQP peer without sockets, for tests of the lean transport: it keeps the bytes that it is sent, and answers as a
+test says.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ WELCOME = b"".join(
     )
 )
 OWN_HANDLES = 3  # a peer numbers its handles as it likes
-# The first transfer frame is 7.
+# The peer's next outgoing transfer has the number 7.
 BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9)))
 
 
 def bodies_of(data: bytes) -> list[bytes]:
-    """Return the bodies of frames, without headers and heartbeats."""
+    """Split bytes into AMQP frames and return the frames' bodies, without protocol headers and heartbeats."""
     found, position = [], 0
     while position < len(data):
         header = data[position : position + 4]
@@ -63,7 +64,10 @@ def bodies_of(data: bytes) -> list[bytes]:
 
 
 class Peer(asyncio.Transport):
-    """The other side: keeps what is written, and says what a test has it say."""
+    """
+    The other side of a connection: it keeps the bytes that the client writes, and sends the frames that a test tells it to
+    send.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,14 +93,14 @@ class Peer(asyncio.Transport):
         self.connection.data_received(frame(5, performative(code, *fields) + payload))
 
     async def bodies(self) -> list[bytes]:
-        """Return the bodies of the frames that were written since the last call."""
+        """Return the bodies of the frames that the client wrote since the last call."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         data, self.written = self.written, b""
         return bodies_of(data)
 
     async def heard(self) -> list[tuple[int, list[Any]]]:
-        """Return what was written since the last call."""
+        """Return code and fields of each performative that the client wrote since the last call."""
         return [read_performative(body)[:2] for body in await self.bodies()]
 
     def attaches(self, session: str = "a") -> None:
@@ -126,13 +130,13 @@ async def attached(peer: Peer, *, ahead: int = 0) -> Link:
 
 
 async def linked(*, ahead: int = 0) -> tuple[Peer, Link]:
-    """Return a peer and a link to it that holds session "a"."""
+    """Return a peer and an attached link to it, which holds session "a"."""
     peer = welcoming()
     return peer, await attached(peer, ahead=ahead)
 
 
 class Broker(Peer):
-    """Answers what it is asked over $cbs with a status."""
+    """A peer that answers every request over $cbs or a management link with one status code."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
@@ -158,7 +162,9 @@ class Broker(Peer):
             self.gives_credit(100)
 
     def gives_credit(self, credit: int, *, seen: int = 0, window: int = 100) -> None:
-        """Take so many requests more than those that were seen."""
+        """
+        Grant credit for so many more requests, given how many of the client's transfers the peer has seen.
+        """
         self.says(
             Code.FLOW, uint(seen), uint(window), uint(0), uint(1), uint(OWN_HANDLES), uint(seen), uint(credit)
         )
@@ -176,13 +182,15 @@ async def a_token(*_: str) -> AccessToken:
 
 
 def client_with(token_for: Callable[..., Awaitable[AccessToken]] = a_token) -> ServiceBusClient:
-    """Return a client of the SDK with such a credential."""
+    """Return a client of the SDK whose credential gets its tokens from a function."""
     credential: Any = SimpleNamespace(get_token=token_for)
     return open_service_bus_client(namespace="ns", credential=credential)
 
 
 def connect_to(patch: pytest.MonkeyPatch, peer: Callable[[], Peer]) -> None:
-    """Have each connection lead to what is made then."""
+    """
+    Replace the network connection: each attempt to connect calls `peer` and uses the peer that it returns.
+    """
 
     async def connect(*_: Any) -> Connection:
         return peer().connection

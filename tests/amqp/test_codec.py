@@ -1,4 +1,8 @@
-"""AMQP's encoding: each side reads what the other writes as the vendor SDK reads it, and any bytes are a value or a ProtocolError."""
+"""
+Tests of the AMQP encoding of the lean transport against the vendor SDK's: each reads the values that the other writes.
+
+Any other bytes give a value or a ProtocolError.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,9 @@ def test_each_type_that_the_sdk_writes_is_read(typed: tuple[str, Any]) -> None:
 
 @settings(max_examples=examples(50, many=5_000))
 @given(TEXT, st.binary(max_size=300), st.integers(0, 2**16 - 1), LONG, st.uuids())
-def test_what_is_written_the_sdk_reads(text: str, raw: bytes, number: int, time: int, id_: UUID) -> None:
+def test_the_sdk_reads_each_value_that_the_encoder_writes(
+    text: str, raw: bytes, number: int, time: int, id_: UUID
+) -> None:
     items = [
         text,
         raw,
@@ -179,7 +185,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @example(b"\xc0\x03\x01\xa1\xff")
 @example(b"\x73\xff\xff\xff\xff")
 @given(st.binary(max_size=300) | damaged())
-def test_no_bytes_harm_the_reader(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_a_protocol_error(data: bytes) -> None:
     for read in (decode, read_performative, lambda data: message_of(Sections(data))):
         try:
             read(data)
@@ -206,7 +212,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("value", UNUSUAL.values(), ids=UNUSUAL)
 @pytest.mark.parametrize("section", [0x72, 0x74], ids=["annotations", "properties"])
-def test_a_value_that_cannot_be_read_hides_no_other_of_its_map(section: int, value: bytes) -> None:
+def test_an_unreadable_value_of_a_map_does_not_hide_the_others(section: int, value: bytes) -> None:
     pairs = {"odd": value, "schema-version": wire.uint(2), "x-opt-sequence-number": wire.uint(9)}
     payload = wire.described(section, wire.mapped((wire.symbol(name), one) for name, one in pairs.items()))
     message = message_of(Sections(payload + wire.described(0x75, wire.binary(b"body"))))
@@ -217,11 +223,11 @@ def test_a_value_that_cannot_be_read_hides_no_other_of_its_map(section: int, val
         assert 2 == message.properties["schema-version"]
 
 
-def test_a_section_with_a_name_of_its_own_makes_a_message_unreadable() -> None:
+def test_a_message_with_an_unknown_section_is_refused() -> None:
     with pytest.raises(ProtocolError, match="odd"):
         Sections(b"\x00" + wire.symbol("odd") + wire.binary(b"body"))
 
 
 @pytest.mark.parametrize("value", [None, 7, Described(0x1D, None), Described(0x1D, [])], ids=repr)
-def test_what_is_no_error_says_none(value: Any) -> None:
+def test_a_field_that_holds_no_error_is_read_as_none(value: Any) -> None:
     assert read_error(value) is None

@@ -1,5 +1,6 @@
 """
-The AMQP transport against a scripted peer, in virtual time: garbage, silence, and what only another broker would do.
+Tests of the AMQP transport against a scripted peer, in virtual time: garbage, silence, and behaviour that Service Bus does
+not show.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class TestGarbage:
 
     @settings(max_examples=examples(150, many=20_000))
     @given(st.data())
-    def test_ends_in_a_lost_connection_and_nothing_else(self, data: st.DataObject) -> None:
+    def test_garbage_loses_the_connection_and_raises_no_other_error(self, data: st.DataObject) -> None:
         dialogue = bytearray(self.DIALOGUE)
         for _ in range(data.draw(st.integers(0, 3))):
             dialogue[data.draw(st.integers(0, len(dialogue) - 1))] = data.draw(st.integers(0, 255))
@@ -94,7 +95,7 @@ class TestGarbage:
         ],
         ids=range(6),
     )
-    async def test_that_is_no_dialogue_is_refused(self, said: bytes) -> None:
+    async def test_a_peer_that_does_not_speak_amqp_is_disconnected(self, said: bytes) -> None:
         peer = Peer()
         peer.connection.data_received(said)
         assert isinstance(peer.connection.lost, AmqpError)
@@ -102,14 +103,14 @@ class TestGarbage:
 
 
 class TestSilence:
-    async def test_a_peer_that_says_nothing_for_a_minute_is_given_up(self) -> None:
+    async def test_a_connection_is_lost_once_its_peer_is_silent_for_a_minute(self) -> None:
         peer = welcoming()
         await asyncio.sleep(55)
         assert peer.connection.lost is None
         await asyncio.sleep(15)
         assert "does not answer" in str(peer.connection.lost)
 
-    async def test_an_answer_that_is_overdue_ends_its_own_session_alone(self) -> None:
+    async def test_an_overdue_answer_ends_only_the_session_that_waits_for_it(self) -> None:
         peer = welcoming()
         link, idle = await attached(peer), Requests(peer.connection, "m")
         settling = asyncio.create_task(link.settle(0, ACCEPTED))
@@ -123,7 +124,7 @@ class TestSilence:
         await asyncio.sleep(ANSWER_SECONDS)
         assert (None, None) == (idle.error, peer.connection.lost)
 
-    async def test_a_peer_that_does_not_even_end_a_session_is_given_up(self) -> None:
+    async def test_a_connection_is_lost_if_its_peer_does_not_end_a_session(self) -> None:
         peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         link.detach()
@@ -137,7 +138,8 @@ class TestSilence:
 
 
 class TestMessages:
-    async def test_come_in_several_frames_or_are_taken_back_half_way(self) -> None:
+    async def test_a_message_may_come_in_several_frames(self) -> None:
+        """A transfer that the peer aborts half-way is no message."""
         peer, link = await linked()
         receiving = asyncio.create_task(link.receive(1))
         await peer.heard()
@@ -149,7 +151,7 @@ class TestMessages:
         assert delivery is not None
         assert (1, b"in three frames") == (delivery.number, delivery.payload)
 
-    async def test_that_come_while_credit_is_taken_back_are_read(self) -> None:
+    async def test_a_message_that_arrives_while_credit_is_drained_is_received(self) -> None:
         peer, link = await linked(ahead=3)
         receiving = asyncio.create_task(link.receive(0))
         grant, drain = await peer.heard()
@@ -162,7 +164,7 @@ class TestMessages:
         assert delivery is not None
         assert b"just in time" == delivery.payload
 
-    async def test_of_a_cancelled_call_are_read_by_the_next(self) -> None:
+    async def test_a_message_that_arrives_after_a_cancelled_call_goes_to_the_next_one(self) -> None:
         peer, link = await linked()
         receiving = asyncio.create_task(link.receive(0))
         await peer.heard()
@@ -174,7 +176,7 @@ class TestMessages:
         assert delivery is not None
         assert b"late" == delivery.payload
 
-    async def test_are_settled_when_the_peer_says_so_for_many_at_once(self) -> None:
+    async def test_one_disposition_may_confirm_a_range_of_settlements(self) -> None:
         peer, link = await linked()
         settling = asyncio.create_task(link.settle(7, ACCEPTED))
         await peer.heard()
@@ -186,7 +188,7 @@ class TestMessages:
 
 
 class TestChannels:
-    async def test_a_channel_is_used_again_once_the_peer_has_ended_it(self) -> None:
+    async def test_a_channel_is_reused_only_after_the_peer_has_ended_it(self) -> None:
         peer, link = await linked()
         link.detach()
         said = await peer.heard()
@@ -198,7 +200,7 @@ class TestChannels:
         assert (0, 1, 0) == (link._channel, second._channel, third._channel)
         assert peer.connection.lost is None
 
-    async def test_no_more_of_them_are_begun_than_the_peer_takes(self) -> None:
+    async def test_no_more_channels_are_opened_than_the_peer_allows(self) -> None:
         peer = welcoming()  # of 10, of which two are for requests
         links = [Link(peer.connection, "q", wait_seconds=20, ahead=0) for _ in range(8)]
         with pytest.raises(AmqpError, match="takes 10 channels") as refused:
@@ -210,7 +212,7 @@ class TestChannels:
         assert 0 == Link(peer.connection, "q", wait_seconds=20, ahead=0)._channel
         assert [8, 9] == [Requests(peer.connection, name)._channel for name in ("$cbs", "m")]
 
-    async def test_an_ended_channel_ends_its_link_alone(self) -> None:
+    async def test_the_end_of_a_channel_ends_only_the_link_on_it(self) -> None:
         peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         error = described(Code.ERROR, listed([symbol(Condition.SESSION_LOCK_LOST), string("gone")]))
@@ -221,7 +223,9 @@ class TestChannels:
 
 
 class Given:
-    """A credential of Microsoft Entra ID that gives one token."""
+    """
+    A credential as of Microsoft Entra ID, which always returns the same token and notes for which scopes it was asked.
+    """
 
     def __init__(self, seconds: float = 3600, text: str = "t") -> None:
         self.asked: list[str] = []
@@ -237,11 +241,11 @@ def named(credential: Any) -> Namespace:
 
 
 class TestSigningIn:
-    async def test_a_token_is_renewed_before_it_is_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_token_is_renewed_before_it_expires(self, monkeypatch: pytest.MonkeyPatch) -> None:
         broker, credential = Broker(202), Given()
         connect_to(monkeypatch, lambda: broker)
         signed_in = await signing.SignedIn.open(named(credential), "t/Subscriptions/s")
-        # The broker detaches links that are idle for long
+        # The broker detaches idle links after a while. The renewal of the token has to attach a new one.
         broker.says(Code.DETACH, uint(0), TRUE)
         broker.says(Code.END)
         for _ in range(55):
@@ -256,7 +260,9 @@ class TestSigningIn:
         ("status", "condition"),
         [(401, Condition.UNAUTHORIZED_ACCESS), (404, Condition.NOT_FOUND), (500, "")],
     )
-    async def test_a_token_that_is_refused_says_why(self, status: int, condition: str) -> None:
+    async def test_a_refused_token_raises_an_error_with_the_broker_s_reason(
+        self, status: int, condition: str
+    ) -> None:
         broker = Broker(status)
         requests = Requests(broker.connection, "$cbs")
         with pytest.raises(AmqpError, match=f"{status}: so") as refused:
@@ -266,7 +272,7 @@ class TestSigningIn:
         assert await requests.ask("put-token", {}, "t") is None
         broker.abort()
 
-    async def test_a_broker_that_quotes_the_token_gives_it_to_no_log(self) -> None:
+    async def test_a_token_that_the_broker_quotes_is_removed_from_the_error(self) -> None:
         token = "SharedAccessSignature sr=sb%3A&sig=se%2Fcret%3D&se=9&skn=k"  # noqa: S105 - opens nothing
         for quoted in (token, "the signature sig=se%2Fcret%3D is not right"):
             broker = Broker(401)
@@ -279,7 +285,7 @@ class TestSigningIn:
             assert Condition.UNAUTHORIZED_ACCESS == refused.value.condition
             broker.abort()
 
-    def test_no_key_is_shown(self) -> None:
+    def test_the_repr_of_a_namespace_does_not_contain_its_key(self) -> None:
         text = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=secret"
         namespace = Namespace.of(open_service_bus_client(connection_string=text))
         token = asyncio.run(namespace.token_for("sb://ns/t")).token
@@ -305,13 +311,13 @@ class TestSigningIn:
         ],
         ids=range(4),
     )
-    def test_only_an_emulator_is_spoken_to_without_tls(
+    def test_only_connections_to_an_emulator_are_made_without_tls(
         self, endpoint: str, port: int, *, secure: bool
     ) -> None:
         namespace = Namespace.of(open_service_bus_client(connection_string=f"Endpoint={endpoint}"))
         assert (port, secure) == (namespace.port, namespace.tls is not None)
 
-    def test_websockets_are_left_to_the_sdk(self) -> None:
+    def test_the_lean_receiver_refuses_a_client_that_uses_websockets(self) -> None:
         client = open_service_bus_client(
             connection_string="Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=v", websockets=True
         )

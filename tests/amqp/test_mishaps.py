@@ -1,5 +1,5 @@
 """
-The AMQP transport where a broker is slow, or a message, a credential or an answer is not as it should be.
+Tests of the AMQP transport when a broker is slow, or when a message, credential or answer is not as expected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOST = wire.rejected(Condition.SESSION_LOCK_LOST, "gone")
 
 
 class Slow(Broker):
-    """Answers each request after some seconds; with None, never."""
+    """A broker that answers each request after `seconds`, or never if that is None."""
 
     seconds: float | None = 2.0
 
@@ -45,7 +45,7 @@ class Slow(Broker):
 
 
 class TestRequests:
-    async def test_that_overlap_for_long_are_each_given_their_own_time(self) -> None:
+    async def test_each_of_many_overlapping_requests_has_its_own_time_to_be_answered(self) -> None:
         broker = Slow(200)
         requests, asked = Requests(broker.connection, "m"), []
         for _ in range(60):
@@ -54,7 +54,7 @@ class TestRequests:
         await asyncio.gather(*asked)
         assert requests.waiting_since is None
 
-    async def test_that_callers_gave_up_are_missed_all_the_same(self) -> None:
+    async def test_requests_that_callers_gave_up_still_count_as_unanswered(self) -> None:
         broker = Slow(200)
         broker.seconds = None
         requests = Requests(broker.connection, "m")
@@ -65,7 +65,7 @@ class TestRequests:
             broker.connection.data_received(HEARTBEAT)
         assert "does not answer" in str(requests.error)
 
-    async def test_that_are_refused_fail_alone(self) -> None:
+    async def test_a_refused_request_does_not_fail_the_other_requests(self) -> None:
         broker = Slow(200)
         requests = Requests(broker.connection, "m")
         asked = [asyncio.create_task(requests.ask("renew", {}, None)) for _ in range(3)]
@@ -84,7 +84,7 @@ async def held(peer: Peer) -> AmqpSession:
 
 
 class TestMessages:
-    async def test_that_cannot_be_read_are_settled_once(self) -> None:
+    async def test_a_message_that_cannot_be_decoded_is_dead_lettered_once(self) -> None:
         peer = welcoming()
         session = await held(peer)
         receiving = asyncio.create_task(session.receive(0))
@@ -100,7 +100,9 @@ class TestMessages:
         await closing
 
     @pytest.mark.parametrize("outcome", [wire.MODIFIED, wire.REJECTED], ids=["modified", "rejected"])
-    async def test_are_complete_only_if_the_broker_accepted_that(self, outcome: bytes) -> None:
+    async def test_a_settlement_fails_if_the_broker_answers_with_another_outcome(
+        self, outcome: bytes
+    ) -> None:
         peer, link = await linked()
         settling = asyncio.create_task(link.settle(0, ACCEPTED))
         await peer.heard()
@@ -108,7 +110,7 @@ class TestMessages:
         with pytest.raises(AmqpError, match="otherwise than requested"):
             await settling
 
-    async def test_are_settled_after_what_a_cancelled_call_still_waits_for(self) -> None:
+    async def test_a_settlement_waits_until_the_drain_of_a_cancelled_call_has_ended(self) -> None:
         peer, link = await linked(ahead=2)
         receiving = asyncio.create_task(link.receive(0))
         await peer.heard()
@@ -134,7 +136,7 @@ async def no_answer(*_: str) -> AccessToken:
 
 
 @pytest.mark.parametrize("token_for", [a_file_that_is_missing, no_answer])
-async def test_who_cannot_sign_in_is_told_so(
+async def test_accept_raises_subscription_unavailable_when_signing_in_fails(
     token_for: Callable[..., Awaitable[AccessToken]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect_to(monkeypatch, lambda: Broker(200))

@@ -1,5 +1,7 @@
 """
-The lean receiver and brokers that keep to AMQP in other ways than Service Bus does, and what it does where it understands none.
+Tests of the lean receiver against brokers that use AMQP in other ways than Service Bus does.
+
+Where it does not understand a broker, it hands over to the SDK's receiver.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tests.amqp.wire import FALSE, NULL, TRUE, binary, performative, string, sym
 
 
 def opening(*limits: bytes) -> Peer:
-    """Return a peer whose open has these limits after its names."""
+    """Return a peer whose open frame has these limits, such as the size of a frame, after the names."""
     peer = Peer()
     opened = frame(0, performative(Code.OPEN, string("peer"), NULL, *limits))
     peer.connection.data_received(WELCOME[: WELCOME.index(AMQP_HEADER)] + AMQP_HEADER + opened)
@@ -38,7 +40,7 @@ def opening(*limits: bytes) -> Peer:
 
 
 class Unhurried(Broker):
-    """Gives no credit for requests but by the test."""
+    """A broker that gives credit for requests only when the test says so."""
 
     def _attach(self, name: str, handle: int) -> None:
         self.says(Code.ATTACH, string(name), uint(handle + 3))
@@ -46,7 +48,7 @@ class Unhurried(Broker):
 
 class TestRequests:
     @pytest.mark.parametrize("limits", [(), (uint(512),)], ids=["without a limit", "of 512"])
-    async def test_of_any_size_are_split_as_the_frames_of_the_broker_ask(
+    async def test_a_request_is_split_into_frames_of_the_broker_s_size(
         self, limits: tuple[bytes, ...]
     ) -> None:
         peer = opening(*limits)
@@ -68,7 +70,7 @@ class TestRequests:
         assert (len(more) > 5, max(sizes) <= 512) == ((True, True) if limits else (False, False))
         asking.cancel()
 
-    async def test_wait_for_credit_and_window_of_the_broker(self) -> None:
+    async def test_requests_wait_for_the_broker_s_credit_and_session_window(self) -> None:
         broker = Unhurried(200)
         requests = Requests(broker.connection, "m")
         asked = [asyncio.create_task(requests.ask("renew", {}, None)) for _ in range(5)]
@@ -93,7 +95,7 @@ class TestSettlements:
         await peer.heard()
         return peer, task
 
-    async def test_are_confirmed_by_what_is_settled_alone(
+    async def test_only_a_settled_disposition_confirms_a_settlement(
         self, settling: tuple[Peer, asyncio.Task[None]]
     ) -> None:
         peer, task = settling
@@ -112,7 +114,7 @@ class TestSettlements:
     @pytest.mark.parametrize(
         ("condition", "is_done"), [("com.microsoft:dead-letter", True), ("amqp:internal-error", False)]
     )
-    async def test_are_no_failure_where_the_broker_repeats_the_dead_letter(
+    async def test_a_dead_letter_outcome_that_the_broker_echoes_is_no_error(
         self, condition: str, *, is_done: bool
     ) -> None:
         peer, link = await linked()
@@ -123,7 +125,7 @@ class TestSettlements:
             await task
         assert is_done is (task.exception() is None)
 
-    async def test_of_a_lock_that_is_not_found_say_that_it_is_lost(self) -> None:
+    async def test_a_settlement_that_the_broker_cannot_find_raises_lock_lost(self) -> None:
         peer, link = await linked()
         unused: Any = None
         session = AmqpSession(unused, link, Attached("a", None), trust=Trust("q"), lock_seconds=60)
@@ -140,7 +142,7 @@ class TestSettlements:
 
 
 class TestLinks:
-    async def test_that_overshoot_their_credit_are_detached_alone(self) -> None:
+    async def test_a_message_beyond_the_credit_detaches_only_its_link(self) -> None:
         peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         peer.transfers(0, b"unasked")
@@ -150,7 +152,7 @@ class TestLinks:
             await link.receive(1)
         assert (None, None) == (other.error, peer.connection.lost)
 
-    async def test_answer_a_flow_that_asks_for_one_at_once(self) -> None:
+    async def test_a_link_answers_a_flow_with_echo_at_once(self) -> None:
         peer, link = await linked(ahead=3)
         receiving = asyncio.create_task(link.receive(5))
         await peer.heard()
@@ -162,7 +164,7 @@ class TestLinks:
 
 class TestConnections:
     @pytest.mark.parametrize("milliseconds", [100, 2_000, 4_000, 8_000, 20_000, 240_000])
-    async def test_are_never_silent_for_as_long_as_the_broker_waits(self, milliseconds: int) -> None:
+    async def test_heartbeats_are_sent_well_within_the_broker_s_idle_timeout(self, milliseconds: int) -> None:
         peer = opening(uint(65536), ushort(9), uint(milliseconds))
         await peer.heard()
         loop, longest = asyncio.get_running_loop(), 0.0
@@ -179,7 +181,9 @@ class TestConnections:
         ("outcome", "advice"),
         [(1, "correct the key"), (2, "tried again"), (3, "tried again"), (4, "tried again")],
     )
-    async def test_blame_the_key_only_where_the_broker_does(self, outcome: int, advice: str) -> None:
+    async def test_the_error_blames_the_key_only_where_the_broker_does(
+        self, outcome: int, advice: str
+    ) -> None:
         peer = Peer()
         said = SASL_HEADER + frame(0, performative(Code.SASL_MECHANISMS, symbol("ANONYMOUS")), sasl=True)
         peer.connection.data_received(
@@ -194,7 +198,7 @@ def fault() -> AmqpError:
 
 
 class TestTrust:
-    async def test_is_lost_by_three_faults_in_ten_minutes(self) -> None:
+    async def test_trust_in_a_broker_is_lost_after_three_faults_in_ten_minutes(self) -> None:
         trust = Trust("q")
         for error in (fault(), Unanswered(), AmqpError(Condition.DECODE_ERROR, "said the broker")):
             assert trust.lost_by is None
@@ -211,14 +215,15 @@ class TestTrust:
         ],
         ids=str,
     )
-    async def test_is_not_lost_by_what_would_meet_the_sdk_too(self, error: AmqpError) -> None:
+    async def test_errors_that_the_sdk_would_get_too_do_not_end_the_trust(self, error: AmqpError) -> None:
         trust = Trust("q")
         for _ in range(9):
             trust.translate(error)
             await asyncio.sleep(30)
         assert trust.lost_by is None
 
-    async def test_begins_anew_with_a_settled_message_and_forgets_what_is_long_ago(self) -> None:
+    async def test_a_settled_message_resets_the_count_of_faults(self) -> None:
+        """Faults do not count any more after a settled message, nor after ten minutes."""
         trust = Trust("q")
         for _ in range(4):
             trust.translate(fault())
@@ -230,7 +235,7 @@ class TestTrust:
             await asyncio.sleep(301)
         assert trust.lost_by is None
 
-    async def test_counts_what_fails_all_sessions_of_a_connection_once(self) -> None:
+    async def test_a_fault_of_a_connection_counts_once_for_all_its_sessions(self) -> None:
         trust = Trust("q")
         for _ in range(32):
             trust.translate(fault())
@@ -238,7 +243,7 @@ class TestTrust:
 
 
 class Garbled(Broker):
-    """Answers with what is no AMQP."""
+    """A broker that answers requests with bytes that are not AMQP."""
 
     def _reply(self, number: UUID) -> None:
         self.connection.data_received(bytes(8))
@@ -247,7 +252,9 @@ class Garbled(Broker):
 class TestFallback:
     @pytest.fixture
     def taken_over(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """What the SDK's receiver is asked in place of a broker."""
+        """
+        Replace the `accept` of the SDK's receiver, and return the list in which each of its calls is noted.
+        """
         asked: list[str] = []
 
         async def accept(sdk: ServiceBusSubscription, wait_seconds: float) -> None:
@@ -256,9 +263,10 @@ class TestFallback:
         monkeypatch.setattr(ServiceBusSubscription, "accept", accept)
         return asked
 
-    async def test_gives_the_lean_sessions_back_and_leaves_the_rest_to_the_sdk(
+    async def test_after_repeated_faults_the_sdk_s_receiver_takes_over(
         self, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """The lean receiver closes its connections first, so that the broker frees their sessions."""
         peers: list[Peer] = []
         connect_to(monkeypatch, lambda: peers.append(Garbled(200)) or peers[-1])
         told: list[Record] = []
@@ -277,9 +285,11 @@ class TestFallback:
             assert "decode-error" in record.reason
             assert all(peer.aborted for peer in peers)
 
-    async def test_closes_no_call_of_another_as_if_it_was_cancelled(
+    async def test_a_waiting_accept_raises_an_error_when_the_receiver_is_closed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """The caller must not take the closing for a cancellation of its own task."""
+
         async def connect(*_: Any) -> Connection:
             await asyncio.Event().wait()
             raise AssertionError
@@ -292,7 +302,7 @@ class TestFallback:
         with pytest.raises(SubscriptionUnavailable, match="closed"):
             await accepting
 
-    def test_is_of_sessions_only(self) -> None:
+    def test_the_fallback_refuses_a_subscription_without_sessions(self) -> None:
         client = open_service_bus_client(
             connection_string="Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=v"
         )

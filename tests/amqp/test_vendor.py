@@ -1,7 +1,7 @@
 """
-The frames of AMQP beside the vendor SDK: what this side writes is what the SDK writes, value by value and type by type.
+Tests that the AMQP frames of the lean transport are the SDK's, value by value and type by type.
 
-The emulator has no part in it, which could share a misreading with the transport.
+The emulator takes no part here, because it could share a misreading of the specification with the transport.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ LISTS, MAPS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1)
 
 def typed(data: bytes, position: int = 0) -> tuple[Any, int]:
     """
-    Return a value with the type of each of its parts, however it is written, and where it ends; lists without what is left out.
+    Decode a value together with the type of each of its parts; return it and the position after it.
+
+    The types do not depend on the width of the encoding. Nulls at the end of a list are left out.
     """
     code = data[position]
     if code == 0:
@@ -62,7 +64,7 @@ def typed(data: bytes, position: int = 0) -> tuple[Any, int]:
 
 
 def sections(data: bytes) -> list[Any]:
-    """Return the parts of a message, each with its types."""
+    """Return the sections of a message, each decoded with its types."""
     found, position = [], 0
     while position < len(data):
         value, position = typed(data, position)
@@ -79,12 +81,12 @@ def same(ours: bytes, sdks: Any) -> None:
 
 
 class Frames(NamedTuple):
-    """The bodies of what was written."""
+    """The bodies of the frames that the transport wrote."""
 
     bodies: list[bytes]
 
     def of(self, code: int) -> bytes:
-        """Take the first with this code."""
+        """Remove and return the first body whose performative has this code."""
         return self.bodies.pop(next(n for n, body in enumerate(self.bodies) if body[2] == code))
 
 
@@ -114,7 +116,7 @@ def target(address: str) -> Target:
 
 
 class TestWhatIsWritten:
-    async def test_to_open_and_close_a_connection_is_what_the_sdk_writes(self) -> None:
+    async def test_frames_that_open_and_close_a_connection_are_as_the_sdk_s(self) -> None:
         peer = welcoming()
         frames = await written(peer)
         same(frames.of(Code.SASL_INIT), performatives.SASLInit(b"ANONYMOUS", b"", "peer"))
@@ -124,7 +126,7 @@ class TestWhatIsWritten:
         peer.abort()
         await closing
 
-    async def test_on_a_link_is_what_the_sdk_writes(self) -> None:
+    async def test_the_frames_of_a_link_are_as_the_sdk_s(self) -> None:
         peer = welcoming()
         await written(peer)
         link = Link(peer.connection, "q", wait_seconds=20, ahead=3)
@@ -149,7 +151,9 @@ class TestWhatIsWritten:
 
     @settings(max_examples=examples(20, many=2_000))
     @given(st.integers(0, 2**32 - 1), st.text(max_size=300), st.text(max_size=300))
-    def test_to_settle_is_what_the_sdk_writes(self, number: int, reason: str, description: str) -> None:
+    def test_the_frames_that_settle_a_message_are_as_the_sdk_s(
+        self, number: int, reason: str, description: str
+    ) -> None:
         info = {b"DeadLetterReason": reason, b"DeadLetterErrorDescription": description}
         error = AMQPError(condition=b"com.microsoft:dead-letter", description=None, info=info)
         settled = (
@@ -170,7 +174,7 @@ class TestWhatIsWritten:
 
         asyncio.run(run())
 
-    async def test_to_ask_is_what_the_sdk_writes(self) -> None:
+    async def test_the_frames_of_a_request_are_as_the_sdk_s(self) -> None:
         peer = welcoming()
         await written(peer)
         requests = Requests(peer.connection, "$cbs")

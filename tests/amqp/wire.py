@@ -1,5 +1,7 @@
 """
-The bytes of a scripted peer, one function for each type: an encoder that the client under test has no part in.
+Encodes AMQP values for the scripted peer, one function for each type.
+
+It shares no code with the client under test, so that a mistake in that client's encoder is noticed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def uuids(values: Iterable[UUID]) -> bytes:
 
 def described(code: int, value: bytes) -> bytes:
     """
-    Encode what has a descriptor of the AMQP specification, as each performative and section of a message has.
+    Encode a value with its descriptor of the AMQP specification, as performatives and sections of a message have one.
     """
     return b"\x00\x53" + code.to_bytes(1, "big") + value
 
