@@ -1,8 +1,8 @@
 """
-`python -m tests.chaos --seconds 60 [--seed N]`: real workers killed and frozen at random under load, then audited.
+`python -m tests.chaos --seconds 60 [--seed N]`: kill and freeze real workers at random under load, then audit all events.
 
-The last line is one JSON object; the exit code is 1 where an event was lost, duplicated or out of order, a process
-failed by itself, or a worker took more memory than it may.
+The last line of the output is one JSON object. The exit code is 1 if an event was lost, duplicated or out of order, if a
+process failed by itself, or if a worker used more memory than it may.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.traces import check_all
 
 
 def main() -> int:
-    """Run from the command line."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of disturbances under load (default 60)")
     parser.add_argument("--seed", type=int, help="default: a new one, which the last line names")

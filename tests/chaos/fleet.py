@@ -1,5 +1,5 @@
 """
-The fleet: so many places for workers or consumers, each with a process that is killed, frozen, drained and started again.
+The fleet of a chaos run: workers or consumers that are killed, frozen or drained, and then started again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class _Place:
 
 class Fleet:
     """
-    Workers, or consumers, that come back, each time as a new process under a new name.
+    Worker or consumer processes, each of which is replaced by a new process under a new name after it was killed or drained.
 
     Args:
-        children: all processes.
-        first: those of the beginning.
+        children: watches all processes of the run.
+        first: the processes that run at the beginning.
         start: starts a process under a name.
-        role: what the names and the logs begin with.
+        role: "worker" or "consumer"; the names of processes and log events begin with it.
 
     Attributes:
-        done: what has been done so far, by kind.
-        problems: what a worker did that it must not.
-        peak_mb: the most memory that any worker has had, in MiB.
+        done: how many disturbances of each kind there were so far.
+        problems: a sentence for each process that did not drain cleanly.
+        peak_mb: the most memory that any process of the fleet has used, in MiB.
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class Fleet:
 
     @property
     def workers(self) -> list[Child]:
-        """Return the processes that have the places now."""
+        """Return the process that runs at each place now."""
         return [place.child for place in self._places]
 
     def measure(self, child: Child) -> None:
-        """Note how much memory a worker has had at most; to be called before it ends."""
+        """Read the peak of a process's memory from /proc. Call it before the process ends."""
         with suppress(OSError):  # it is gone, or there is no /proc
             status = Path(f"/proc/{child.pid}/status").read_text()
             self.peak_mb = max(self.peak_mb, *(int(kb) // 1024 for kb in _PEAK.findall(status)), 0)
 
     async def disturb(self, disturbance: Disturbance) -> None:
         """
-        Do one thing to one worker and wait until it is up again; nothing where all but one are down already.
+        Kill, freeze or drain one process, and wait until it or its successor works again. Do nothing if only one process is up.
         """
         idle = [place for place in self._places if not place.busy]
         if len(idle) < 2:  # one has to take over what the others lose
@@ -82,7 +82,7 @@ class Fleet:
     async def _do(self, disturbance: Disturbance, place: _Place) -> None:
         self.done[disturbance.kind] += 1
         if disturbance.kind is Kind.FREEZE:
-            # Not `Child.signal`: it would count the process as one that is to end.
+            # Sent with `os.killpg`, because `Child.signal` would mark the process as one that is expected to end.
             os.killpg(place.child.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(disturbance.seconds)
@@ -100,7 +100,8 @@ class Fleet:
         await self._until_started(place.child)
 
     async def _until_started(self, child: Child) -> None:
-        # Before it has said so, it would die of SIGTERM instead of draining.
+        # SIGTERM kills a process that has not logged its start yet, instead of draining it. So a drain has to wait for that
+        # line.
         async with asyncio.timeout(HUNG_SECONDS):
             while f"{self._role}.started".encode() not in child.log.read_bytes():
                 self._children.check()

@@ -1,5 +1,5 @@
 """
-The consumer of a chaos run: it keeps a ledger of what was deposited, and records an event for each message.
+The consumer of a chaos run: it books each deposit in a ledger, and records an event for each message that it handles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Booked(DomainEvent):
 
 
 class Ledger(Entity):
-    """What was deposited into one account."""
+    """The sum of the deposits into one account."""
 
     booked: int = 0
 

@@ -1,8 +1,9 @@
 """
-The emulators, and a record of what they did: `python -m tests.chaos.recorded_emulators RECORD`, then their own arguments.
+Emulators that record what they do: `python -m tests.chaos.recorded_emulators RECORD`, followed by the emulators' own arguments.
 
-A line of the record is what the service itself knows to have happened, in its order: a transaction, a transfer of messages that was stored, and
-its answer. A sender is known by the name of the key that it signs with; each worker has one of its own name.
+Each line of the record is something that a service itself knows to have happened, in that order: a committed transaction, a
+transfer of messages that was stored, or the broker's answer to it. The name of the key that signs a connection identifies the
+sender: each worker signs with a key of its own name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from cosmos_outbox_emulators.servicebus.message import parse_transfer
 from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED
 from cosmos_outbox_emulators.servicebus.publish_link import PublishLink
 
-# Of each worker, and of each that takes its place
+# Names of signing keys: one for each worker and one for each process that replaces it.
 _SIGNERS = [
     f"worker-{place}{again}" for place in range(1, 6) for again in ("", *(f".{n}" for n in range(2, 40)))
 ]
 
 
 def record(file: Path) -> None:
-    """Have the emulators of this process write down what they do."""
+    """Make the emulators of this process append what they do to a file."""
     lines = file.open("a", buffering=1, encoding="utf-8")
 
     def note(did: str, **values: Any) -> None:

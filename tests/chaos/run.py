@@ -1,7 +1,8 @@
 """
-One run of chaos: workers relay a load and consumers take it while both are disturbed by scripts; then everything is audited.
+One chaos run: workers relay a load and consumers take it while scripts disturb both, and then all events are audited.
 
-The whole chain runs: commit, relay, topic, consumer, its documents and its own events, and the relay of those to a second topic.
+The run covers the whole chain: commit, relay, topic, consumer, its documents and events, and the relay of these events to a
+second topic.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _CUTS = ("drop-before-store", "drop-after-store")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
     """
-    What is run. The same seed gives the same script and load; what races with what, the machine decides.
+    The size of a chaos run. The same seed gives the same script and load, but the order of concurrent steps still varies.
     """
 
     seconds: float
@@ -69,9 +70,9 @@ class ChaosOptions:
     most_partitions: int = 24
     accounts: int = 48
     commits_per_second: float = 60
-    # Of a send: its connection is cut before the broker stored it; as often after that
+    # The probability that a send loses its connection before the broker stores it, and as much again for after that
     cut_probability: float = 0.04
-    stalled_seconds: float = HUNG_SECONDS  # nothing arrived for so long: what is missing is lost
+    stalled_seconds: float = HUNG_SECONDS  # once nothing arrived for so long, missing events count as lost
     memory_mb: int = 256  # of a worker; the manifests allow twice as much
     record: Path | None = None  # where the emulators write down what they do
 
@@ -79,14 +80,15 @@ class ChaosOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    The audit and what was done to the fleet.
+    The result of the audit, and how often the fleet was disturbed.
 
     cuts: connections that the broker cut in the middle of a send.
-    hot: how often a physical partition was hot for some seconds; outages: how often the broker took nothing.
-    wiped: how often all leases were deleted under the fleet.
-    peak_mb: the most memory that any worker has had, in MiB; 0 where this machine does not tell.
-    second_topic: messages of the consumers' own events that a worker of their container sent.
-    resent: messages the broker's duplicate detection dropped; that is how a resend shall end.
+    hot: how often a physical partition answered 429 for some seconds.
+    outages: how often the broker refused all messages for some seconds.
+    wiped: how often all leases were deleted while the workers ran.
+    peak_mb: the most memory that any worker has used, in MiB; 0 where the operating system does not tell.
+    second_topic: messages with the consumers' own events, sent by the worker of the consumers' container.
+    resent: messages that the broker's duplicate detection dropped because a worker had sent them before.
     """
 
     audit: Audit
@@ -106,11 +108,11 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Say whether every event arrived once and in order, and no worker failed by itself."""
+        """Say whether every event arrived once and in order, and no process failed by itself."""
         return self.audit.passed and self.effects.passed and not self.problems
 
     def as_dict(self) -> dict[str, int]:
-        """Return what the last line of output says."""
+        """Return the object that the last line of the output shows as JSON."""
         return {
             "committed": self.audit.committed,
             "delivered": self.audit.delivered,
@@ -137,11 +139,11 @@ class Outcome:
 
 async def run_chaos(options: ChaosOptions, children: Children, directory: Path) -> Outcome:
     """
-    Run on a stack of its own.
+    Start emulators, workers and consumers, disturb them for the time that the options ask for, and return the outcome.
 
     Raises:
-        ChildDied: a process ended that should live.
-        TimeoutError: the fleet never shared the leases.
+        ChildDied: a process ended that should go on.
+        TimeoutError: the workers never owned all leases.
     """
     stack_options = StackOptions(
         partitions=options.partitions,
@@ -166,7 +168,9 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
 
 
 async def _start_worker(stack: Stack, name: str, *, signs: bool) -> Child:
-    """Start a worker; `signs` with the key of its own name, by which the record knows what it sends."""
+    """
+    Start a worker. With `signs`, it signs with a key of its own name, by which the record knows which messages it sent.
+    """
     connection = re.sub("(?<=SharedAccessKeyName=)[^;]+", name, stack.servicebus)
     own = {"OUTBOX_SERVICEBUS_CONNECTION_STRING": connection} if signs else {}
     return await start_worker(stack.children, name, {**stack.environment, **own})
@@ -228,7 +232,9 @@ class _Run:
 
     async def _start_second_worker(self) -> Child:
         """
-        Start the worker that relays the consumers' own events; its leases are where those of the fleet are not audited.
+        Start the worker that relays the consumers' own events.
+
+        Its leases are in a container of their own, because those of the fleet are audited.
         """
         async with open_cosmos_client(connection_string=self._stack.cosmos) as client:
             database = client.get_database_client(DATABASE)
@@ -242,7 +248,8 @@ class _Run:
         return await start_worker(self._stack.children, "second", {**self._stack.environment, **own})
 
     async def _cut_connections(self) -> None:
-        # Without this hardly a worker would be killed with something unsent in its hands: a send takes a millisecond.
+        # A send takes only a millisecond, so a killed worker would hardly ever have one under way. Cut connections make
+        # unanswered sends frequent.
         first_seed = self._options.seed + 2 * self._outages
         for seed, action in enumerate(_CUTS, start=first_seed):
             rule = {
@@ -328,7 +335,8 @@ class _Run:
 
     async def _take_broker_away(self, seconds: float) -> None:
         async with self._at_broker:
-            # Sends only: what the subscriber holds would come to it again, which is no fault of ours.
+            # Only sends are refused. If receivers were refused too, the subscriber's messages would be delivered again, and
+            # the audit would count duplicates.
             rule = {"action": "server-busy", "entity": "events", "count": None}
             async with self._control.post("/servicebus/faults", json=rule):
                 self._outages += 1
@@ -341,7 +349,7 @@ class _Run:
     async def _wipe(self) -> None:
         leases, self._wiped = self._stack.leases, self._wiped + 1
         documents = [document async for document in leases.read_all_items()]
-        # The record has no other sign of who deletes
+        # The record does not show who deletes a lease, so this document names the leases that no worker deletes.
         await leases.upsert_item({"id": WIPES, "ids": [document["id"] for document in documents]})
         for document in documents:
             with suppress(CosmosResourceNotFoundError):  # a split has deleted it meanwhile
@@ -376,7 +384,8 @@ class _Run:
         return []
 
     async def _until_taken_over(self) -> list[str]:
-        # Only when the living own everything has all been sent again that the dead had not checkpointed.
+        # Events that a dead worker had sent but not checkpointed are sent again by the next owner. All of that has happened
+        # once live workers own all leases.
         living = {worker.name for worker in self._fleet.workers}
         try:
             await wait_for_owners(

@@ -1,4 +1,4 @@
-"""Script: what is done to a fleet and when, drawn from a seed before anything has started."""
+"""The script of a chaos run: which disturbances happen and when, drawn from a seed before the run starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2, "heat": 3, "outage": 1, "wipe": 1}
-# Of consumers; the broker and the partitions are disturbed by the script of the workers
+# The script of the consumers disturbs only processes. The script of the workers disturbs the broker and the partitions too.
 ON_PROCESSES = {"kill": 4, "freeze": 4, "drain": 2}
 _THROTTLED = ("changefeed", "batch", None)  # what a hot partition refuses: reading on, commits, or everything
 _PAUSE_SECONDS = (0.6, 2.2)
@@ -16,10 +16,10 @@ _FIRST_AT_SECONDS = 1.0
 
 
 class Kind(StrEnum):
-    """What happens."""
+    """The kind of a disturbance."""
 
     KILL = "kill"  # SIGKILL; a new process starts `seconds` later
-    # SIGSTOP, and SIGCONT `seconds` later: past the expiry of its leases, it wakes as a zombie
+    # SIGSTOP, then SIGCONT `seconds` later. If its leases have expired by then, the process wakes up as a zombie.
     FREEZE = "freeze"
     DRAIN = "drain"  # SIGTERM; a new process starts `seconds` after its end
     SPLIT = "split"  # a physical partition becomes two
@@ -31,10 +31,11 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
     """
-    One thing that happens.
+    One disturbance of a chaos run.
 
-    `victim` counts workers, or ranges for a split or a hot one, modulo how many there are; `completing` is how many requests
-    the splitting range still refuses for now before it is gone for good; `throttled` is what a hot one refuses.
+    `victim` selects a process, or a range to split or to throttle, modulo their number. `completing` is the number of
+    requests that the range answers with "split in progress" before it is gone. `throttled` is the operation that a hot
+    partition refuses.
     """
 
     at_seconds: float
@@ -45,14 +46,16 @@ class Disturbance:
     throttled: str | None = None
 
 
-# Leases expire after 4 s: some of the frozen wake before, some long after they were robbed.
+# Leases expire after 4 s. So some frozen workers wake while they still own theirs, and some long after others took them over.
 _SECONDS = {Kind.FREEZE: (0.5, 8.0), Kind.HEAT: (1.0, 5.0), Kind.OUTAGE: (2.0, 6.0)}
 
 
 def script(
     seed: int | str, seconds: float, weights: Mapping[str, int] = _KINDS_AND_WEIGHTS
 ) -> list[Disturbance]:
-    """Return what happens within so many seconds, in order; the same seed gives the same script."""
+    """
+    Return the disturbances of a run of so many seconds, ordered by time. The same seed gives the same script.
+    """
     chance = random.Random(seed)
     found: list[Disturbance] = []
     at = _FIRST_AT_SECONDS

@@ -1,11 +1,12 @@
-"""The script of a chaos run."""
+"""Tests of the script of a chaos run."""
 
 from __future__ import annotations
 
 from tests.chaos.script import Kind, script
 
 
-def test_a_minute_holds_every_kind_of_disturbance_in_order_of_time():
+def test_a_script_of_a_minute_contains_every_kind_of_disturbance():
+    """The disturbances of a script are ordered by time."""
     disturbances = script(0, 60)
     assert set(Kind) == {disturbance.kind for disturbance in disturbances}
     times = [disturbance.at_seconds for disturbance in disturbances]

@@ -1,4 +1,6 @@
-"""What the emulators recorded of a fleet is a behaviour of the model, and what a mistaken fleet did is not."""
+"""
+Tests that the TLA+ model accepts the record of a correct fleet, and refuses that of a fleet with a mistake.
+"""
 
 from __future__ import annotations
 
@@ -77,20 +79,20 @@ def traces_of(lines: Sequence[dict[str, Any]], folder: Path) -> list[Trace]:
     return fleet_traces(folder / "record.jsonl")
 
 
-# Places of LINES that are left out, and the first action that is no step then
+# Indices of LINES to leave out, and the action that the model refuses first in what remains.
 LEFT_OUT: list[tuple[list[int], str | None]] = [
     ([], None),
-    ([6, 7], "saves"),  # what the position passes was not sent
+    ([6, 7], "saves"),  # the position passes events that were not sent
     ([9], "deletes"),  # a child is missing
     ([13, 14], "saves"),
-    ([12], "takes"),  # where no owner saved
-    ([17], None),  # an operator stops half-way
-    ([16], "deletes"),  # and there is no operator at all
+    ([12], "takes"),  # the new owner begins at a position that no owner saved
+    ([17], None),  # an operator deletes only some of the leases
+    ([16], "deletes"),  # no operator announced that leases are deleted
 ]
 
 
 @needs_tlc
-def test_a_record_is_accepted_unless_what_makes_it_right_is_missing(tmp_path: Path):
+def test_the_model_refuses_a_record_from_which_a_needed_step_is_missing(tmp_path: Path):
     assert TLC is not None
     traces = [
         trace
@@ -103,7 +105,7 @@ def test_a_record_is_accepted_unless_what_makes_it_right_is_missing(tmp_path: Pa
 
 @needs_tlc
 @pytest.mark.skipif(not LONG, reason="make test-long")
-def test_a_fleet_that_sends_a_key_on_two_lanes_is_refused(tmp_path: Path):
+def test_the_model_refuses_a_fleet_that_sends_a_key_on_two_lanes(tmp_path: Path):
     arguments = ("-m", "tests.chaos", "--traces", "--seconds", "6", "--seed", "1")
     ended = run_with("a key is spread over two lanes", tmp_path, *arguments)
     assert (1, True) == (ended.returncode, "is no step of the model" in ended.stdout), (

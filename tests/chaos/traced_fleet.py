@@ -1,8 +1,9 @@
 """
-What the emulators recorded of a fleet, as traces: one for each range that the container began with, and the leases of it and of its parts.
+Turns what the emulators recorded of a fleet into traces for the TLA+ model, one for each range of the container at the start.
 
-`models/TraceFleet.tla` accepts a trace that is a behaviour of `models/Relay.tla`. An actor is a tenure of a lease. Which pages a process read no service
-knows: a page is taken to reach as far as the next thing that its tenure sends or saves.
+A trace covers the leases of its range and of the ranges that this was split into. `models/TraceFleet.tla` accepts a trace
+that is a behaviour of `models/Relay.tla`. An actor in a trace is one tenure of a lease. No service knows which pages a
+process read, so a page is taken to reach as far as the next event that its tenure sends or the next position that it saves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cosmos_outbox.domain.entities import EVENT_TYPE
 from demo.stack import DATA, LEASES
 from tests.support.traces import Trace
 
-WIPES = "wipe-of-leases"  # the operator's document that names what is deleted by no worker
+WIPES = "wipe-of-leases"  # the document in which the operator names the leases that no worker deletes
 Line = dict[str, Any]
 
 
@@ -36,13 +37,13 @@ class _Tenure:
     name: str
     lease: str
     owner: str
-    to: int  # the place in the log up to which it has read
+    to: int  # the place in the log up to which the tenure has read
     saved: int
-    sent: dict[str, int]  # by key, the number of the last that is done
+    sent: dict[str, int]  # for each key, the number of its last event that was sent
 
 
 def fleet_traces(record: Path) -> list[Trace]:
-    """Return the traces of a record."""
+    """Return one trace for each initial range of a record."""
     did = [json.loads(line) for line in record.read_text().splitlines()]
     ranges = {tuple(one["range"]) for one in did if one.get("container") == DATA}
     roots = {it for it in ranges if not any(other != it and _covers(other, *it) for other in ranges)}
@@ -54,7 +55,7 @@ def _covers(outer: Sequence[str], low: str, high: str) -> bool:
 
 
 class _Root:
-    """What happened to one range."""
+    """Builds the trace of one initial range from the lines of the record."""
 
     def __init__(self, low: str, high: str, did: Iterable[Mapping[str, Any]]) -> None:
         self._low, self._high, self._did = low, high, list(did)
@@ -72,7 +73,7 @@ class _Root:
         log = [[self._events[event.id][1] for event in them] for them in commits]
         self._lines: list[Line] = [{"actor": "all", "action": "begins", "log": log}]
         self._leases: dict[str, Lease] = {}
-        self._all: dict[str, Lease] = {}  # also those that are gone
+        self._all: dict[str, Lease] = {}  # also deleted leases
         self._tenures: list[_Tenure] = []
         self._wiped: set[str] = set()
 
@@ -138,7 +139,7 @@ class _Root:
             self._say(owner.name, "saves", position=at)
 
     def _position(self, lease: Lease) -> int:
-        """Return how many commits of the log a lease has behind it."""
+        """Return how many commits of the log lie at or below a lease's position."""
         reached = lsn_of(lease.continuation)
         if reached is not None:
             return sum(lsn <= reached for lsn in self._lsns)
@@ -161,7 +162,7 @@ class _Root:
                 tenure.sent[epk] = max(tenure.sent.get(epk, 0), event["number"])
             before = ahead.get(epk)
             if before and not is_answered:
-                # What the broker has behind it in one transfer, it has
+                # A later event of the key is in the same transfer, so the broker has taken this one too.
                 self._say(actor, "sent", **before, entered=False)
             ahead[epk] = event
             if is_answered:
@@ -174,14 +175,16 @@ class _Root:
         return next(found, None)
 
     def _tenure_for(self, owner: str, epk: str, number: int) -> _Tenure | None:
-        """Return the newest tenure of a worker that may send this now; a worker may have a parent and its child."""
+        """
+        Return the newest tenure of a worker that may send this event now. A worker may own a lease and its child at once.
+        """
         of_it = (it for it in reversed(self._tenures) if it.owner == owner)
         found = [it for it in of_it if _is_in(self._all[it.lease], epk)]
         fitting = (it for it in found if number <= it.sent.get(epk, 0) + 1)
         return next(fitting, found[0] if found else None)
 
     def _done(self, position: int) -> dict[str, int]:
-        """Return the number of the last event of each key up to a position."""
+        """Return, for each key, the number of its last event up to a position."""
         behind = (self._events[name] for name, place in self._places.items() if place <= position)
         return {epk: event["number"] for epk, event in sorted(behind, key=lambda it: it[1]["number"])}
 
@@ -194,7 +197,9 @@ class _Root:
         self._lines.append({"actor": actor, "action": action, **values})
 
     def _in_slots(self) -> list[Line]:
-        """Return the lines with as few actors as there are tenures at a time; each stops behind its last line."""
+        """
+        Return the lines with as few actors as there are tenures at a time. Each actor stops after the last line of its tenure.
+        """
         last = {line["actor"]: place for place, line in enumerate(self._lines)}
         slots: dict[str, str] = {}
         lines: list[Line] = []
