@@ -1,4 +1,4 @@
-"""The outboxes that commands are tested on."""
+"""Fixtures for the tests of the commands: outboxes on emulators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.local import Local, emulators, provisioned
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
     yield
-    gc.collect()  # what the SDK left open must not be found in another module's test
+    gc.collect()  # so that the warning of a socket that the SDK left open comes in this test, not in a later one
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,9 @@ def running() -> Iterator[Local]:
 
 @pytest.fixture
 def outbox(running: Local) -> Iterator[Local]:
-    """Return an outbox with containers of its own; the topic and the clock are those of the module."""
+    """
+    Return an outbox with containers of its own. It shares the topic and the clock with the other tests of its module.
+    """
     announced = {
         "cosmos": running.cosmos,
         "servicebus": running.servicebus,
@@ -37,14 +39,16 @@ def outbox(running: Local) -> Iterator[Local]:
 
 @pytest.fixture
 def alone() -> Iterator[Local]:
-    """Return an outbox on emulators of its own: for tests that move the clock or count what the topic has."""
+    """
+    Return an outbox on emulators of its own, for tests that move the clock or count the messages of the topic.
+    """
     with emulators() as local:
         yield local
 
 
 @pytest.fixture
 def owned(outbox: Local) -> Local:
-    """Return an outbox whose leases a worker owns."""
+    """Return an outbox whose leases are owned by worker-1."""
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
     return outbox

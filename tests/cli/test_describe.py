@@ -1,4 +1,7 @@
-"""`cosmos-outbox events describe`, without an account, a setting or a connection; and the kit's test of it."""
+"""
+Tests of `cosmos-outbox events describe`, which needs no account, setting or connection, and of `assert_described` of the
+test kit.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ def describe(module: str, *arguments: str, code: int = 0, given: str | None = No
     return result.stdout or result.stderr
 
 
-def test_a_service_is_described_checked_broken_and_mended(folder: Path):
+def test_a_description_reports_a_breaking_change_until_it_is_mended(folder: Path):
+    """
+    The test follows a service from its first description over a breaking change to a new schema version.
+    """
     shop, file = folder / "shop.py", folder / "asyncapi.json"
     shop.write_text(f"print('imported')\n{SHOP}")  # no part of the description
     file.write_text(describe("shop", OUTBOX_TOPIC="rest", OUTBOX_ROUTES="entity:ordered=orders"))
@@ -96,7 +102,12 @@ def test_a_service_is_described_checked_broken_and_mended(folder: Path):
     assert_described(file, *again)
 
 
-def test_where_the_code_of_an_entity_is_not_at_hand_its_route_is_not_known(folder: Path):
+def test_a_route_of_an_entity_without_source_code_is_left_out(folder: Path):
+    """
+    `events describe` finds the events of an entity in its source code.
+
+    Without the source, they count as sent to the default topic.
+    """
     (folder / "made.py").write_text(f"exec({SHOP!r})")
     described = json.loads(describe("made", "--topic", "rest", "--routes", "entity:ordered=orders"))
     assert ["send.rest", "receive.shop"] == [*described["channels"]]
@@ -113,7 +124,7 @@ def test_where_the_code_of_an_entity_is_not_at_hand_its_route_is_not_known(folde
         ("vague", "A class has no JSON Schema: `Vague` is not fully defined"),
     ],
 )
-def test_a_module_that_cannot_be_described_is_one_sentence(folder: Path, module: str, said: str):
+def test_a_module_that_cannot_be_described_gives_one_sentence_as_error(folder: Path, module: str, said: str):
     code = {"empty": "", "wrong": "1 / 0", "lacking": "import nowhere_at_all", "ends": "raise SystemExit(0)"}
     code["vague"] = "from cosmos_outbox import DomainEvent\nclass Vague(DomainEvent):\n    x: 'Later'"
     if module in code:
@@ -124,7 +135,7 @@ def test_a_module_that_cannot_be_described_is_one_sentence(folder: Path, module:
 
 
 @pytest.mark.parametrize("text", ["asyncapi: 3.0.0", "[]", "{}", '{"operations": {"x": {}}}'])
-def test_a_file_that_is_no_description_is_one_sentence(folder: Path, text: str):
+def test_a_file_that_is_no_description_gives_one_sentence_as_error(folder: Path, text: str):
     (folder / "shop.py").write_text(SHOP)
     answer = describe("shop", "--check", "-", given=text, code=2)
     assert answer.startswith("<stdin> is no description that this command wrote")

@@ -1,5 +1,5 @@
 """
-`cosmos-outbox doctor` on live resources: no error on a local stack, and each planted misconfiguration by name.
+Tests of `cosmos-outbox doctor` on emulators: it has no error for a working outbox, and names each planted mistake.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def create(outbox: Local, name: str, path: str, ttl: int | None = -1) -> None:
     outbox.on_database(create_it)
 
 
-def test_a_working_outbox_has_no_error_and_nothing_is_left_behind(owned: Local):
+def test_doctor_has_no_finding_for_a_working_outbox(owned: Local):
+    """Doctor has no finding, and deletes the documents with which it tries permissions."""
     assert set() == found(owned, code=0)
 
     async def ids(leases):
@@ -35,7 +36,8 @@ def test_a_working_outbox_has_no_error_and_nothing_is_left_behind(owned: Local):
     assert "drops messages" not in owned.run("doctor").stdout
 
 
-def test_leases_that_no_worker_works_on_are_a_warning_and_an_error_where_events_wait(outbox: Local):
+def test_leases_without_a_worker_are_an_error_once_events_wait(outbox: Local):
+    """Leases without a worker are a warning, and an error once events wait for it."""
     assert ("warning", "leases") in found(outbox, code=1)
     outbox.run("bootstrap")
     assert ("warning", "owners") in found(outbox, code=1)
@@ -44,9 +46,7 @@ def test_leases_that_no_worker_works_on_are_a_warning_and_an_error_where_events_
 
 
 @pytest.mark.parametrize("partition", ["0", None])
-def test_leases_are_looked_at_where_a_partition_or_the_whole_feed_is_throttled(
-    owned: Local, partition: str | None
-):
+def test_doctor_checks_the_leases_even_if_the_change_feed_is_throttled(owned: Local, partition: str | None):
 
     async def delete_last(leases):
         items = sorted([item["id"] async for item in leases.read_all_items() if "LeaseToken" in item])
@@ -61,7 +61,7 @@ def test_leases_are_looked_at_where_a_partition_or_the_whole_feed_is_throttled(
 
 
 @pytest.mark.parametrize("arguments", [(), ("--api",)])
-def test_an_account_that_refuses_is_a_finding_that_names_role_and_firewall(
+def test_a_refusing_account_gives_a_finding_that_names_role_and_firewall(
     outbox: Local, arguments: tuple[str, ...]
 ):
     outbox.steer("/cosmos/faults", operation=RequestKind.ACCOUNT, status=403)
@@ -71,7 +71,7 @@ def test_an_account_that_refuses_is_a_finding_that_names_role_and_firewall(
     assert "firewall" in finding["fix"]
 
 
-def test_an_account_that_does_not_answer_is_unknown_with_what_to_check(outbox: Local):
+def test_an_account_that_does_not_answer_is_reported_as_unknown(outbox: Local):
     nowhere = "AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
     (finding,) = outbox.json("doctor", code=3, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)["findings"]
     assert ("unknown", "no-answer") == (finding["severity"], finding["check"])
@@ -79,7 +79,9 @@ def test_an_account_that_does_not_answer_is_unknown_with_what_to_check(outbox: L
 
 
 def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[str, str]]:
-    """Forbid every operation on a container in turn; return the finding of each that doctor names."""
+    """
+    Forbid each operation on a container in turn; return, by operation, the message and fix of doctor's finding.
+    """
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
     named = {}
@@ -104,16 +106,17 @@ def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[s
         ("parked", {"metadata", "create", "read", "replace", "delete", "query", "batch"}),
     ],
 )
-def test_whatever_a_worker_needs_and_may_not_do_is_named_and_nothing_else(
+def test_doctor_names_each_missing_permission_that_a_worker_needs(
     outbox: Local, container: str, needed: set[str]
 ):
+    """Doctor names each missing permission that a worker needs, and no other."""
     named = refused(outbox, container)
     assert needed == named.keys()
     for operation in named.keys() & {"create", "read", "replace", "delete"}:
         assert f"items/{operation}" in named[operation][1]
 
 
-def test_whatever_an_application_needs_and_may_not_do_is_named_where_it_is_asked_for(outbox: Local):
+def test_doctor_api_names_each_missing_permission_of_an_application(outbox: Local):
     named = refused(outbox, "data", "--api")
     assert {"metadata", "create", "read", "replace", "delete", "query", "batch"} == named.keys()
     assert "items/replace" in named["replace"][1]
@@ -123,7 +126,7 @@ def test_whatever_an_application_needs_and_may_not_do_is_named_where_it_is_asked
     assert {("error", "data-ttl")} == found(outbox, "--api", code=4, OUTBOX_COSMOS_CONTAINER="endless")
 
 
-def test_an_application_that_may_not_delete_events_is_told_so_and_passes(outbox: Local):
+def test_a_missing_permission_to_delete_events_is_only_a_note(outbox: Local):
     outbox.steer("/cosmos/faults", operation=RequestKind.DELETE, container="data", status=403)
     (finding,) = outbox.json("doctor", "--api")["findings"]
     assert ("note", "permissions") == (finding["severity"], finding["check"])
@@ -131,7 +134,7 @@ def test_an_application_that_may_not_delete_events_is_told_so_and_passes(outbox:
 
 
 @pytest.mark.parametrize("status", [429, 449])
-def test_a_service_that_is_busy_for_a_moment_is_asked_again(owned: Local, status: int):
+def test_doctor_repeats_a_request_that_a_busy_service_refused(owned: Local, status: int):
     everything = [(one, name) for one in RequestKind for name in ("data", "leases", "parked")]
     for arguments in ((), ("--api",)):
         for operation, container in everything:
@@ -140,7 +143,7 @@ def test_a_service_that_is_busy_for_a_moment_is_asked_again(owned: Local, status
         owned.steer_delete("/cosmos/faults")
 
 
-def test_a_trial_whose_answer_is_lost_finds_its_own_document(outbox: Local):
+def test_doctor_recognises_its_trial_document_after_a_lost_answer(outbox: Local):
     outbox.steer("/cosmos/faults", operation="create", container="data", status=408, when="after", count=1)
     outbox.run("doctor", "--api")
 
@@ -153,13 +156,13 @@ def test_a_trial_whose_answer_is_lost_finds_its_own_document(outbox: Local):
         ("parked", {"create parked keys", "delete parked keys"}),
     ],
 )
-def test_a_service_that_stays_busy_is_unknown_and_no_missing_grant(
+def test_a_service_that_stays_busy_is_not_taken_for_a_missing_permission(
     owned: Local, container: str, unknown: set[str]
 ):
     look = {RequestKind.METADATA}
     for operations, expected in ((look, {f"read container {container!r}"}), ({*RequestKind} - look, unknown)):
         for operation in operations:
-            # A wait that is too long is not begun, so the test has none.
+            # Doctor does not begin a wait of 90 s, so the test does not wait either.
             owned.steer(
                 "/cosmos/faults", operation=operation, container=container, status=429, retry_after_ms=90_000
             )
@@ -176,7 +179,7 @@ def test_a_service_that_stays_busy_is_unknown_and_no_missing_grant(
         assert not [one for one in others if "Grant" in one["fix"]]
 
 
-def test_a_trial_leaves_no_document_behind(outbox: Local):
+def test_doctor_deletes_the_documents_of_its_trials(outbox: Local):
     async def ids(database):
         return [
             item["id"]
@@ -190,7 +193,7 @@ def test_a_trial_leaves_no_document_behind(outbox: Local):
     assert before == outbox.on_database(ids)
 
 
-def test_a_service_bus_that_cannot_be_reached_is_no_missing_grant(owned: Local):
+def test_an_unreachable_service_bus_is_not_taken_for_a_missing_permission(owned: Local):
     away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
     findings = owned.json("doctor", code=3, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["findings"]
     (found,) = [one for one in findings if one["severity"] != "note"]
@@ -198,7 +201,7 @@ def test_a_service_bus_that_cannot_be_reached_is_no_missing_grant(owned: Local):
     assert "send to topic 'events'" in found["message"]
 
 
-def test_a_lease_whose_owner_makes_no_progress_is_an_error_with_the_whole_reason(owned: Local):
+def test_a_lease_without_progress_is_an_error_that_gives_the_owner_s_reason(owned: Local):
     said = "ParkingFull: The parked store is full. Release keys."
     reason = f"No progress for 60 s, 5 attempts failed: {said}"
 
@@ -219,7 +222,7 @@ def test_a_lease_whose_owner_makes_no_progress_is_an_error_with_the_whole_reason
     assert ["stands still"] == [one["state"] for one in seen["leases"] if one["standstill"]]
 
 
-def test_a_topic_that_only_a_route_names_is_looked_at_too(owned: Local):
+def test_doctor_checks_a_topic_that_only_a_route_names(owned: Local):
     result = owned.json("doctor", code=4, OUTBOX_ROUTES="entity:contact=nowhere,events")
     sending, missing = [one for one in result["findings"] if one["severity"] == "error"]
     assert "send to topic 'nowhere'" in sending["message"]
@@ -233,14 +236,14 @@ def test_a_topic_that_only_a_route_names_is_looked_at_too(owned: Local):
         ({"OUTBOX_SERVICEBUS_CONNECTION_STRING": ""}, "OUTBOX_SERVICEBUS_NAMESPACE"),
     ],
 )
-def test_a_service_bus_that_is_not_named_as_workers_need_it_is_an_error(owned: Local, wrong, said):
+def test_a_missing_setting_for_service_bus_is_an_error(owned: Local, wrong, said):
     (finding,) = owned.json("doctor", code=4, **wrong)["findings"]
     assert ("error", "topic") == (finding["severity"], finding["check"])
     assert said in finding["message"]
     assert "the workers need it" in finding["fix"]
 
 
-def test_a_worker_that_is_to_delete_events_has_to_be_allowed_to(owned: Local):
+def test_doctor_checks_the_permission_to_delete_sent_events(owned: Local):
     deleting = {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}
     assert set() == found(owned, code=0, **deleting)
     owned.steer("/cosmos/faults", operation="delete", container="data", status=403)
@@ -250,7 +253,7 @@ def test_a_worker_that_is_to_delete_events_has_to_be_allowed_to(owned: Local):
     assert "OUTBOX_DELETE_AFTER_PUBLISH" in finding["fix"]
 
 
-def test_what_a_worker_refuses_doctor_refuses_too(outbox: Local):
+def test_doctor_refuses_the_settings_that_a_worker_refuses(outbox: Local):
     shared = {"OUTBOX_LEASE_CONTAINER": "data", "OUTBOX_PARKED_CONTAINER": "data"}
     assert {
         f"{name}: names the container of OUTBOX_COSMOS_CONTAINER, 'data'; it needs one of its own"
@@ -258,14 +261,14 @@ def test_what_a_worker_refuses_doctor_refuses_too(outbox: Local):
     } <= set(outbox.run("doctor", code=2, **shared).stderr.splitlines())
 
 
-def test_a_clock_that_is_wrong_is_found(alone: Local):
+def test_doctor_warns_of_a_wrong_clock(alone: Local):
     alone.run("bootstrap")
     alone.steer("/cosmos/clock", advance_s=120)
     assert ("warning", "clock") in found(alone, code=1)
 
 
 def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
-    """Have the leases also be there, or only, with another beginning of their ids."""
+    """Copy each lease to an id with another beginning. With `move`, delete the original."""
 
     async def write(leases):
         for item in [item async for item in leases.read_all_items()]:  # what is created would be read too
@@ -276,14 +279,18 @@ def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
     outbox.on_leases(write)
 
 
-def test_other_processors_are_told_of_and_are_an_error_where_sent_events_are_to_be_deleted(owned: Local):
+def test_another_processor_is_an_error_where_sent_events_are_deleted(owned: Local):
+    """A second processor of the container is a note, and an error if sent events are deleted."""
     plant(owned, "outbox", "audit")
     assert ("note", "other-processors") in found(owned, code=0)
     assert "audit" in owned.run("doctor").stdout
     assert ("error", "other-processors") in found(owned, code=4, OUTBOX_DELETE_AFTER_PUBLISH="*")
 
 
-def test_leases_under_another_name_of_the_account_are_an_error_and_no_command_works_on_them(owned: Local):
+def test_leases_under_another_name_of_the_account_are_an_error(owned: Local):
+    """
+    The ids of leases begin with the host of the account. Commands refuse leases that were created under another host.
+    """
     plant(owned, "127.0.0.1", "127-westeurope.documents.azure.com", move=True)
     assert ("error", "lease-names") in found(owned, code=4)
     assert "127-westeurope" in owned.run("status", code=2).stderr

@@ -1,4 +1,6 @@
-"""`--env-file FILE`: programs and commands take from a file the variables that the environment has not."""
+"""
+Tests of `--env-file FILE`, from which programs and commands take the variables that their environment lacks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def written(path: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_the_environment_wins_over_a_file_and_a_later_file_over_an_earlier_one(tmp_path: Path):
+def test_the_environment_wins_over_files_and_the_last_file_over_others(tmp_path: Path):
     shared = written(
         tmp_path / "shared.env",
         "\ufeff# of all programs",
@@ -59,7 +61,7 @@ def test_the_environment_wins_over_a_file_and_a_later_file_over_an_earlier_one(t
         (b"A=hunter\xff2\n", "it is no text in UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_with_the_line_and_shows_no_secret(
+def test_the_error_for_an_unreadable_env_file_names_its_line_but_no_value(
     tmp_path: Path, content: bytes | None, said: str
 ):
     path = tmp_path / "a.env"
@@ -75,7 +77,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line_and_shows_no_secret(
 
 
 @pytest.mark.parametrize("arguments", [["worker"], ["consume", "a:b"], ["status"], ["parked", "list"]])
-def test_programs_and_commands_refuse_a_file_that_is_missing_in_one_sentence_with_2(arguments: list[str]):
+def test_a_missing_env_file_ends_each_command_with_exit_code_2(arguments: list[str]):
     for file in ("nowhere.env", ""):
         result = CliRunner().invoke(app, [*arguments, "--env-file", *([file] if file else [])])
         assert (2, f"--env-file {file!r}: No such file or directory.\n") == (result.exit_code, result.stderr)
@@ -83,7 +85,7 @@ def test_programs_and_commands_refuse_a_file_that_is_missing_in_one_sentence_wit
     assert (2, "ConfigurationError") == (result.exit_code, json.loads(result.stdout)["error"]["code"])
 
 
-def test_programs_and_the_options_of_commands_have_what_is_in_the_file(tmp_path: Path):
+def test_programs_and_commands_read_settings_from_the_env_file(tmp_path: Path):
     path = written(tmp_path / "a.env", "OUTBOX_LEASE_EXPIRATION_SECONDS=1")
     for arguments in (["worker"], ["consume", "a:b"], ["status"]):
         result = CliRunner().invoke(app, [*arguments, "--env-file", path])

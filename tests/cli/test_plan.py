@@ -1,4 +1,8 @@
-"""`cosmos-outbox plan`: its figures beside the pages, the simulated fleet, the emulator and the telemetry; what it warns of and refuses."""
+"""
+Tests of `cosmos-outbox plan`: its figures agree with the pages, a simulated fleet, the emulator and the exported metrics.
+
+Others cover its warnings and its refusals.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +52,14 @@ def figures(**given: Any) -> dict[str, Any]:
 
 
 def row(head: str) -> list[float]:
-    """Return the numbers of a row of a table of the page."""
+    """Return the numbers in one row of a table of docs/explanation/scale.md."""
     found = re.search(rf"^\| {re.escape(head)}[^|]*\|(.*)\|$", SCALE, re.MULTILINE)
     assert found, head
     return [float(cell.replace(",", "")) for cell in re.findall(r"\d[\d,]*", found[1])]
 
 
 @pytest.mark.parametrize("column", range(5))
-def test_the_page_and_the_plan_agree_on_what_standard_takes(column: int):
+def test_the_page_and_the_plan_agree_on_the_throughput_of_standard(column: int):
     subscriptions = row("Subscriptions, of one filter each")[column]
     found = figures(subscriptions=subscriptions, filters=subscriptions)
 
@@ -64,7 +68,7 @@ def test_the_page_and_the_plan_agree_on_what_standard_takes(column: int):
 
 
 @pytest.mark.parametrize("column", range(3))
-def test_the_page_and_the_plan_agree_on_what_leases_cost(column: int):
+def test_the_page_and_the_plan_agree_on_the_cost_of_leases(column: int):
     leases, workers = ([100, 1_000, 10_000][column], [5, 20, 200][column])
     found = figures(events=1e-9, partitions_now=leases, workers_now=workers)
     units = row("RU/s of renewals")[column] + row("RU/s of listings")[column]
@@ -78,8 +82,8 @@ def test_the_page_and_the_plan_agree_on_what_leases_cost(column: int):
     assert row("Series of metrics")[column] == found["series"]
 
 
-def test_a_simulated_fleet_at_rest_asks_what_the_plan_says():
-    """Of 10,000 leases in the long profile."""
+def test_a_simulated_idle_fleet_makes_as_many_requests_as_planned():
+    """The simulated fleet has 1,000 leases, or 10,000 in `make test-long`."""
     leases, workers = 10_000 if LONG else 1_000, 20
     fleet = Fleet(leases, seed=1)
     names = itertools.cycle([f"worker-{number}" for number in range(workers)])
@@ -101,7 +105,7 @@ def test_a_simulated_fleet_at_rest_asks_what_the_plan_says():
 
 
 async def test_the_workers_export_as_many_series_as_the_plan_says():
-    """Prometheus counts one for each line."""
+    """Prometheus counts one series for each line of the exposition."""
     leases, workers = 100, 10
     vitals = WorkerVitals(worker_settings(), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     vitals.processor = owning(*(status(str(number)) for number in range(leases // workers)))
@@ -126,7 +130,7 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
     )
 
 
-def test_what_the_page_once_claimed_of_standard_is_a_finding():
+def test_a_load_beyond_the_credits_of_standard_is_a_warning():
     ran = NOWHERE.run("plan", "--events", "100000", code=ExitCode.WARNED)
     found = figures(events=100_000)
 
@@ -140,7 +144,7 @@ def test_what_the_page_once_claimed_of_standard_is_a_finding():
     assert 100 == figures(events=100, subscriptions=2, filters=2, partitions_now=2)["send_rate"]
 
 
-def test_a_load_worked_out_by_hand():
+def test_the_figures_of_a_load_are_those_computed_by_hand():
     load = {
         "events": 1_000,
         "event_bytes": 2_048,
@@ -203,14 +207,14 @@ def test_a_load_worked_out_by_hand():
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_each_thing_that_does_not_work_out_is_said(given: dict[str, float], said: str):
+def test_each_limit_that_a_load_exceeds_is_a_warning(given: dict[str, float], said: str):
     warnings = plan_capacity({"events": 1, **given})[1]
 
     assert bool(said) == bool(warnings), warnings
     assert said in "\n".join(warnings)
 
 
-def test_premium_is_no_finding_where_it_is_there():
+def test_the_advice_to_take_premium_is_not_given_to_its_users():
     facts = NOWHERE.json("plan", "--events", "400", "--premium", "--outage-hours", "1")
 
     assert [] == facts["warnings"]
@@ -222,22 +226,23 @@ def test_premium_is_no_finding_where_it_is_there():
 
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "1e99"])
 @pytest.mark.parametrize("option", ["events", "event-bytes", "keys", "filters", "outage-hours"])
-def test_nonsense_is_refused_in_one_sentence(option: str, number: str):
+def test_an_impossible_number_is_refused_in_one_sentence(option: str, number: str):
     ran = NOWHERE.run("plan", "--events", "1", f"--{option}", number, code=ExitCode.UNUSABLE)
 
     assert re.fullmatch(rf"--{option} has to be a number above 0 and at most [\d,]+, not \S+\.\n", ran.stderr)
 
 
-def test_without_a_load_it_says_what_is_missing():
+def test_plan_without_a_load_asks_for_the_number_of_events():
     assert "--events has to be a number" in NOWHERE.run("plan", code=ExitCode.UNUSABLE).stderr
 
 
-def test_prices_make_it_money(tmp_path: Path):
+def test_plan_computes_the_cost_from_given_prices(tmp_path: Path):
     file = tmp_path / "prices.toml"
     file.write_text('currency = "EUR"\n' + "".join(f"{name} = {value}\n" for name, value in PRICES.items()))
     found = NOWHERE.json("plan", "--events", "100", "--outage-hours", "1", "--prices", str(file))["figures"]
 
-    # 1,690 RU/s, and 50.6 of leases that are billed as 400; a day of events, 8.85 GB; 525.6 million operations; two workers
+    # 1,690 RU/s of data, and 50.6 RU/s of leases, which are billed as 400; 8.85 GB of events of a day; 525.6 million
+    # operations; two workers.
     expected = 730 * 0.01 * (17 + 4) + 0.25 * 8.848624 + 730 * 0.02 + 525.6 * 0.5 + 730 * 0.1 * 2
     assert pytest.approx(expected) == found["cost"]["value"]
     assert "EUR/month" == found["cost"]["unit"]
@@ -262,7 +267,7 @@ def test_prices_that_cannot_be_read_are_refused(text: str, said: str, tmp_path: 
     assert said in NOWHERE.run("plan", "--events", "1", "--prices", str(file), code=ExitCode.UNUSABLE).stderr
 
 
-def test_measuring_reads_what_runs_and_leaves_what_is_given(outbox: Local):
+def test_plan_measures_the_running_outbox_but_keeps_given_numbers(outbox: Local):
     outbox.run("bootstrap")
     nothing = outbox.run("plan", "--measure", "100", code=ExitCode.UNUSABLE).stderr
     outbox.commit(*(f"c-{number}" for number in range(10)))
@@ -277,7 +282,7 @@ def test_measuring_reads_what_runs_and_leaves_what_is_given(outbox: Local):
     assert (50, "given") == (given["keys"]["value"], given["keys"]["basis"])
 
 
-def test_a_commit_costs_on_the_emulator_what_the_plan_says(outbox: Local):
+def test_a_commit_on_the_emulator_costs_the_planned_request_units(outbox: Local):
     async def charged(database: DatabaseProxy) -> float:
         contacts = Outbox(CosmosStore(database.get_container_client("data")))
         async with contacts.unit_of_work(ContactsUnitOfWork) as uow:

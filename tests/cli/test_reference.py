@@ -1,4 +1,6 @@
-"""The words of the command: help, tables, and the reference page, which `UPDATE_REFERENCE=1` writes anew."""
+"""
+Tests of the command's help, its tables, and the reference page of the commands, which `UPDATE_REFERENCE=1` rewrites.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def rows_of(command: Any) -> dict[str, str]:
-    """Return the row of each argument and option, by its name."""
+    """Return the table row of each argument and option of a command, by its name."""
     rows = {}
     for parameter in command.params:
         names = [*parameter.opts, *parameter.secondary_opts]
@@ -64,7 +66,9 @@ def described(name: str, command: Any, shared: set[str]) -> str:
 
 
 def replaced(begin: str, end: str, text: str) -> None:
-    """Compare a part of the page with what it should be, or write it anew."""
+    """
+    Compare the generated part of the page with the expected text, or write it with `UPDATE_REFERENCE=1`.
+    """
     before, found, rest = PAGE.read_text().partition(begin)
     generated, closed, after = rest.partition(end)
     assert found
@@ -75,7 +79,7 @@ def replaced(begin: str, end: str, text: str) -> None:
         assert text == generated.strip(), "run this test with UPDATE_REFERENCE=1"
 
 
-def test_the_page_names_every_check_with_its_question():
+def test_the_page_lists_every_check_of_doctor():
     words = tomllib.loads(Path(check.__file__).with_name("checks.toml").read_text())
     questions: dict[tuple[str, str], list[str]] = {}
     for name, parts in words.items():
@@ -89,7 +93,7 @@ def test_the_page_names_every_check_with_its_question():
     )
 
 
-def test_the_page_names_every_command_and_option():
+def test_the_page_lists_every_command_and_option():
     root = typer.main.get_command(app)
     named = dict(commands(root, "cosmos-outbox"))
     times = Counter(row for command in named.values() for row in rows_of(command).values())
@@ -100,7 +104,7 @@ def test_the_page_names_every_command_and_option():
     replaced(BEGIN, END, text.rstrip())
 
 
-def test_every_command_can_speak_json():
+def test_every_command_but_worker_and_consume_takes_json():
     without = [
         name
         for name, command in commands(typer.main.get_command(app), "cosmos-outbox")
@@ -109,7 +113,7 @@ def test_every_command_can_speak_json():
     assert ["cosmos-outbox worker", "cosmos-outbox consume"] == without, "they log"
 
 
-def test_every_command_that_changes_something_asks_or_takes_yes():
+def test_commands_that_change_something_take_yes_as_confirmation():
     asking = {
         name
         for name, command in commands(typer.main.get_command(app), "cosmos-outbox")
@@ -125,7 +129,7 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
     } == asking
 
 
-def test_the_page_names_every_exit_code():
+def test_the_page_lists_every_exit_code():
     rows = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     replaced(
         "<!-- exit codes: begin -->",
@@ -135,7 +139,7 @@ def test_the_page_names_every_exit_code():
     assert {*WORST_FIRST} == {*ExitCode}
 
 
-def test_a_table_in_a_pipe_is_lines_with_tabs(capsys: pytest.CaptureFixture[str]):
+def test_a_table_in_a_pipe_is_printed_as_lines_with_tabs(capsys: pytest.CaptureFixture[str]):
     rows = [{"key": "x" * 300, "parked_at": None}, {"key": "a\tb\n[c]", "parked_at": "now"}]
     answer({}, table_of(rows, title="Would be done"), as_json=False)
     said = capsys.readouterr().out
@@ -164,7 +168,7 @@ finally:
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_help_and_version_load_neither_the_sdks_nor_the_library(option: str):
+def test_help_and_version_import_neither_the_sdks_nor_the_library(option: str):
     said = said_by(f"cosmos-outbox {option}")
     assert {"--help": "bootstrap", "--version": f"cosmos-outbox {version('cosmos-outbox-worker')}"}[
         option
@@ -172,14 +176,14 @@ def test_help_and_version_load_neither_the_sdks_nor_the_library(option: str):
     assert "set()" == said.splitlines()[-1]
 
 
-def test_the_list_of_commands_says_what_each_says_of_itself():
+def test_the_list_of_commands_quotes_the_help_of_each_command():
     root: Any = typer.main.get_command(app)
     for name, listed in root.commands.items():
         assert " ".join(str(root.load(name).help).split()).startswith(str(listed.help)), name
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_commands_and_options_are_completed(shell: str):
+def test_the_shell_completes_commands(shell: str):
     given = {"COMP_WORDS": "cosmos-outbox parked re", "COMP_CWORD": "2"}
     given |= {"_TYPER_COMPLETE_ARGS": "cosmos-outbox parked re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     assert "release" in said_by("cosmos-outbox", _COSMOS_OUTBOX_COMPLETE=f"complete_{shell}", **given)

@@ -1,4 +1,6 @@
-"""`cosmos-outbox where KEY`: what is said of a key between its commit and the end of all that is stored of it."""
+"""
+Tests of `cosmos-outbox where KEY`, which shows where the events of a key are: waiting, sent, held or dropped.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,15 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::R
 
 
 def states(found: dict[str, Any]) -> list[str]:
-    """Return the states of the events, the oldest first."""
+    """Return the states of the events that `where` found, the oldest first."""
     return [event["state"] for event in reversed(found["events"])]
 
 
-def test_a_key_that_nothing_is_stored_of_ends_with_its_own_code(outbox: Local):
+def test_where_ends_with_exit_code_5_if_nothing_is_stored_of_the_key(outbox: Local):
     assert "Nothing is stored of 'ada'" in outbox.json("where", "ada", code=5, **PARKED)["error"]["message"]
 
 
-def test_what_is_committed_waits_until_the_lease_of_its_range_has_passed_it(outbox: Local):
+def test_an_event_waits_until_the_lease_s_position_has_passed_it(outbox: Local):
     ids = outbox.commit("ada", "grace")[:2]
     found = outbox.json("where", "ada", **PARKED)
     assert (["unknown", "unknown"], None) == (states(found), found["waiting"]), "there is no lease yet"
@@ -54,7 +56,7 @@ def test_what_is_committed_waits_until_the_lease_of_its_range_has_passed_it(outb
     )
 
 
-def test_what_is_parked_is_held_until_it_is_dropped_or_released(alone: Local):
+def test_a_parked_event_is_held_until_it_is_dropped_or_released(alone: Local):
     ids = park(alone, "ada")
     alone.pass_all()
     found = alone.json("where", "ada", **PARKED)
@@ -69,7 +71,7 @@ def test_what_is_parked_is_held_until_it_is_dropped_or_released(alone: Local):
     assert (["dropped", "sent"], None) == (states(found), found["parked"])
 
 
-def test_of_events_that_outlived_their_time_to_live_only_the_entity_is_known(alone: Local):
+def test_where_names_the_entity_after_its_events_have_expired(alone: Local):
     alone.commit("ada")
     alone.pass_all()
     alone.steer("/cosmos/clock", advance_s=11 * 86_400)
@@ -82,14 +84,14 @@ def test_of_events_that_outlived_their_time_to_live_only_the_entity_is_known(alo
     assert "No event of it is stored any more" in alone.run("where", "ada", **PARKED).stdout
 
 
-def test_a_key_of_several_levels_is_named_as_elsewhere(outbox: Local, events: list[str]):  # noqa: F811
+def test_where_takes_a_hierarchical_key_as_a_json_array(outbox: Local, events: list[str]):  # noqa: F811
     for name in (ADA, '["t1", 1]'):
         found = outbox.json("where", name, **VARIABLES)
         assert (ADA, ["held", "held"]) == (found["key"], states(found))
     assert "is no partition key" in outbox.run("where", "t1", code=2, **VARIABLES).stderr
 
 
-def test_of_a_consumer_it_says_what_was_handled_and_what_is_parked(outbox: Local):
+def test_where_shows_the_handled_and_parked_messages_of_a_consumer(outbox: Local):
     outbox.run("where", "a", *OF, code=5, **CONSUMER)
     hold(outbox, message(-1), message(2, number=2))
 
@@ -109,7 +111,7 @@ def test_of_a_consumer_it_says_what_was_handled_and_what_is_parked(outbox: Local
     assert "invoicing handled 'm-0' last" in outbox.run("where", "a", *OF, **CONSUMER).stdout
 
 
-def test_what_was_not_read_counts_as_unknown_and_never_as_sent(outbox: Local):
+def test_an_event_whose_lag_could_not_be_read_counts_as_unknown(outbox: Local):
     outbox.commit("ada")
     outbox.run("bootstrap")
 
@@ -125,7 +127,7 @@ def test_what_was_not_read_counts_as_unknown_and_never_as_sent(outbox: Local):
     assert "0 or more waiting" in " ".join(found.said)
 
 
-async def test_the_page_finds_a_key_by_a_form_that_needs_no_script(
+async def test_the_search_form_of_the_status_page_works_without_a_script(
     outbox: Local, monkeypatch: pytest.MonkeyPatch
 ):
     await asyncio.to_thread(outbox.commit, "<ada>")

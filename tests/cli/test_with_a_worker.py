@@ -1,5 +1,5 @@
 """
-Commands beside a worker that runs: it is seen, doctor finds nothing wrong, and its leases are not touched.
+Tests of commands beside a running worker: they show it, doctor finds nothing wrong, and they do not touch its leases.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def worker(
 def until(fact: Callable[[], bool]) -> None:
     end = time.monotonic() + HUNG_SECONDS
     while not fact():
-        assert time.monotonic() < end, "it did not become so in time"
-        time.sleep(0.1)  # a look takes as long, and the worker that it is to see needs the processor to start
+        assert time.monotonic() < end, "the expected state was not reached in time"
+        time.sleep(0.1)  # leaves the processor to the worker that is starting
 
 
 def _ended(process: subprocess.Popen[bytes], *, by: signal.Signals) -> bool:
@@ -64,7 +64,7 @@ def _ended(process: subprocess.Popen[bytes], *, by: signal.Signals) -> bool:
     return process.returncode is not None
 
 
-def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
+def test_commands_show_a_healthy_worker_and_leave_its_leases_alone(outbox: Local):
     outbox.commit("ada")
     with worker(outbox) as process:
         until(lambda: all(lease["owner"] == "worker-1" and not lease["waiting"] for lease in outbox.json("status")["leases"])
@@ -77,7 +77,8 @@ def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
     assert {"free"} == {lease["state"] for lease in outbox.json("status")["leases"]}
 
 
-def test_a_fleet_that_was_killed_while_events_wait_is_trouble_also_once_its_leases_have_run_out(alone: Local):
+def test_status_reports_a_killed_fleet_while_events_wait(alone: Local):
+    """`status` reports a killed fleet even after the leases of its workers have expired."""
     with worker(alone) as process:
         until(lambda: {"owned"} == {lease["state"] for lease in alone.json("status", code=None)["leases"]})
         process.kill()
@@ -90,7 +91,10 @@ def test_a_fleet_that_was_killed_while_events_wait_is_trouble_also_once_its_leas
         until(lambda: 0 == alone.run("status", code=None).exit_code)
 
 
-def test_a_reset_to_an_earlier_time_has_all_sent_that_was_committed_since_whatever_split(alone: Local):
+def test_a_reset_to_an_earlier_time_works_after_a_split(alone: Local):
+    """
+    After the reset, the workers of all child ranges send the events that were committed since the given time.
+    """
     alone.run("bootstrap")
     first = alone.commit(*map(str, range(8)))
     alone.steer("/cosmos/clock", advance_s=5)  # "now" begins a second earlier
@@ -115,7 +119,7 @@ def test_ctrl_c_ends_a_command_that_waits():
     assert 130 == ended.value.exit_code
 
 
-def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_ends_a_command_whose_modules_are_still_being_imported(monkeypatch: pytest.MonkeyPatch):
     class Interrupted:
         def find_spec(self, *_: object) -> None:
             raise KeyboardInterrupt
@@ -128,7 +132,7 @@ def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: there is no /dev/full here")
-def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
+def test_a_full_standard_output_gives_one_line_as_error(outbox: Local):
     command = [sys.executable, "-m", "cosmos_outbox_worker", "parked", "list", "--json"]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(  # noqa: S603 - our own command
@@ -144,7 +148,7 @@ def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: there is no /dev/full here")
-def test_a_worker_that_can_write_neither_log_nor_file_sends_on_and_drains(alone: Local):
+def test_a_worker_that_cannot_write_its_log_still_sends_and_drains(alone: Local):
     import resource  # noqa: PLC0415 - Windows has none
 
     alone.commit("ada")
@@ -156,7 +160,7 @@ def test_a_worker_that_can_write_neither_log_nor_file_sends_on_and_drains(alone:
         assert 0 == process.wait(HUNG_SECONDS)
 
 
-# The clocks of a process, so many seconds from the machine's
+# This module makes the clocks of a process differ by so many seconds from the machine's clock.
 SKEWED = """
 import datetime, os, time
 seconds, real, moment = float(os.environ["SKEW"]), time.time, datetime.datetime
@@ -173,9 +177,8 @@ datetime.datetime = Skewed
 
 
 @pytest.mark.parametrize("seconds", [3_600, -3_600])
-def test_a_worker_with_a_wrong_clock_loses_nothing_and_reports_that_it_cannot_send(
-    alone: Local, tmp_path: Path, seconds: int
-):
+def test_a_worker_with_a_wrong_clock_loses_no_event(alone: Local, tmp_path: Path, seconds: int):
+    """A worker whose clock is wrong sends all events, or reports in `status` that it cannot send."""
     (tmp_path / "sitecustomize.py").write_text(SKEWED)
     alone.commit("ada")
     skewed = {"SKEW": str(seconds), "PYTHONPATH": str(tmp_path), "OUTBOX_STALLED_SECONDS": "2"}
@@ -192,7 +195,7 @@ def test_a_worker_with_a_wrong_clock_loses_nothing_and_reports_that_it_cannot_se
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")
-def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
+def test_ctrl_c_ends_a_command_that_waits_for_a_confirmation(outbox: Local):
     outbox.run("bootstrap")
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "cosmos_outbox_worker", "leases", "reset", "--to", "now"]
@@ -206,7 +209,8 @@ def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
                 said += (heard := os.read(process.stderr.fileno(), 1000))
                 assert heard, said
             try:
-                # Python notices a signal that comes just before it reads only after the answer: a person presses again.
+                # If the signal comes just before Python reads the answer, Python notices it only after the answer. So the
+                # test sends it repeatedly, as a person would press Ctrl-C again.
                 until(lambda: _ended(process, by=signal.SIGINT))
                 assert 130 == process.returncode
             finally:
