@@ -1,6 +1,4 @@
-"""
-`parked` and `doctor` for a consumer: what it parked is shown, handled or dropped, and what it needs is checked.
-"""
+"""Tests of `parked`, `status` and `doctor` for a consumer."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def message(total: Any, *, number: int = 1, body: bytes | None = None) -> Messag
 
 
 def park(outbox: Local, *messages: Message) -> None:
-    """Have the key `a` hold messages, as a process of the consumer does."""
+    """Hold messages under the key `a` in the parked store, as a process of the consumer does."""
 
     async def hold(database: DatabaseProxy) -> None:
         parking = Parking(CosmosParked(database.get_container_client("parked")), references=False)
@@ -61,7 +59,8 @@ def invoices(outbox: Local) -> list[int]:
     return sorted(outbox.on_database(read))
 
 
-def test_what_a_consumer_parked_is_listed_with_its_error_and_shown_with_subject_and_body(outbox: Local):
+def test_messages_that_a_consumer_parked_are_listed_and_shown(outbox: Local):
+    """The list has the error of each key. `parked show` has the subject and the body of each message."""
     park(outbox, message(-1), message(2, number=2), message(0, number=3, body=b"no json"))
     (key,) = outbox.rows("parked", "list", *OF, **CONSUMER)
     assert ("a", 3, "m-1", "KeyError: 'total'", 2) == tuple(
@@ -72,11 +71,11 @@ def test_what_a_consumer_parked_is_listed_with_its_error_and_shown_with_subject_
     assert {"OrderPaid"} == {one["subject"] for one in shown}
     assert (-1, "no json") == (shown[0]["data"]["total"], shown[2]["data"])
     assert "KeyError" in outbox.run("parked", "show", "a", *OF, **CONSUMER).stdout
-    # The workers of the outbox know nothing of it.
+    # Commands for the workers of the outbox do not list the keys that a consumer parked.
     assert [] == outbox.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
 
 
-def test_status_says_what_waits_for_a_consumer_and_what_it_parked(outbox: Local):
+def test_status_counts_the_waiting_and_the_parked_messages_of_a_consumer(outbox: Local):
     park(outbox, message(-1), message(2, number=2))
     own = {**CONSUMER, "OUTBOX_SUBSCRIPTION": "counted"}
     assert (None, 0) == tuple(outbox.json("status", *OF, **own)[name] for name in ("waiting", "parked_keys"))
@@ -99,9 +98,7 @@ async def send(outbox: Local) -> None:
         await sender.send_messages(ServiceBusMessage(b"{}", session_id="a"))
 
 
-def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_that_fails(
-    outbox: Local, tmp_path
-):
+def test_a_release_calls_the_handlers_in_order_until_a_message_fails(outbox: Local, tmp_path):
     park(outbox, message(1), message(-2, number=2), message(3, number=3))
     run = outbox.run("parked", "release", "a", "--yes", *OF, code=4, **CONSUMER)
     failed = "'a' stays parked: after 1 message handled, message 'm-2': ValueError: an order of -2"
@@ -141,7 +138,8 @@ def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_
     )
 
 
-def test_a_dropped_message_takes_no_effect_and_a_key_can_be_parked_by_hand(outbox: Local):
+def test_an_operator_can_drop_a_message_of_a_consumer_and_park_a_key(outbox: Local):
+    """A release of the key does not pass the dropped message to its handler."""
     park(outbox, message(-1), message(2, number=2))
     said = outbox.run("parked", "drop", "a", "m-1", "--reason", "a test", "--yes", *OF, **CONSUMER).stdout
     assert "messages dropped 1" in said
@@ -158,7 +156,8 @@ def found(outbox: Local, code: int, **variables: str) -> dict[str, tuple[str, st
     return {one["check"]: (one["severity"], one["message"], one["fix"]) for one in findings}
 
 
-def test_a_consumer_that_can_work_has_no_finding_and_nothing_is_left_behind(outbox: Local):
+def test_doctor_has_no_finding_for_a_consumer_that_can_work(outbox: Local):
+    """Doctor has no finding, and deletes the documents with which it tries the consumer's permissions."""
     assert [] == list(found(outbox, 0))
 
     async def left(database: DatabaseProxy) -> list[str]:
@@ -172,7 +171,7 @@ def test_a_consumer_that_can_work_has_no_finding_and_nothing_is_left_behind(outb
     assert [] == outbox.on_database(left)
 
 
-def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
+def test_doctor_tells_a_missing_subscription_from_a_missing_permission(outbox: Local):
     missing = found(outbox, 4, OUTBOX_SUBSCRIPTION="nowhere")["subscription"]
     assert ("error", "Subscription 'nowhere' of topic 'events' does not exist.") == missing[:2]
     assert "Create it" in missing[2]
@@ -189,7 +188,7 @@ def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
     assert "required" in found(outbox, 4, OUTBOX_SERVICEBUS_CONNECTION_STRING="")["subscription"][1]
 
 
-def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_are_errors(outbox: Local):
+def test_doctor_reports_a_consumer_s_unusable_containers_and_sessions(outbox: Local):
     sessions = found(outbox, 4, OUTBOX_SESSIONS="false")["sessions"]
     assert ("error", "Take OUTBOX_SESSIONS away.") == (sessions[0], sessions[2])
     name = f"endless-{uuid.uuid4().hex[:8]}"
@@ -207,7 +206,7 @@ def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_
     assert 0 == outbox.json(*dropping, **CONSUMER | {"OUTBOX_PARKED_CONTAINER": ""})["counts"]["error"]
 
 
-def test_keys_of_a_consumer_are_named_as_such_to_the_workers_of_the_outbox(outbox: Local):
+def test_doctor_for_a_worker_names_parked_keys_of_a_consumer(outbox: Local):
     park(outbox, message(-1))
     outbox.run("bootstrap")
     findings = outbox.json("doctor", code=None, OUTBOX_PARKED_CONTAINER="parked")["findings"]

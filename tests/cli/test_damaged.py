@@ -1,5 +1,5 @@
 """
-Damage: a lease or parked key that cannot be read is named with its mistake, and the others are shown all the same.
+Tests of commands where a lease or a parked key cannot be read: they name its mistake, and still show all others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISTAKE = "not an object of strings: {'a': 1}"
 
 
 def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:
-    """Change fields of one lease document; by default, so that no worker can read it."""
+    """Change fields of one lease document. By default, the change makes it unreadable for workers."""
 
     async def change(leases: ContainerProxy) -> None:
         async for item in leases.read_all_items():
@@ -38,7 +38,7 @@ def damaged(outbox: Local) -> Local:
     return outbox
 
 
-def test_status_shows_what_can_be_read_and_what_cannot(damaged: Local) -> None:
+def test_status_shows_the_readable_leases_and_the_mistake_of_a_damaged_one(damaged: Local) -> None:
     damaged.commit(*map(str, range(8)))
     seen = damaged.json("status", code=4)
     first, second = seen["leases"]
@@ -51,7 +51,7 @@ def test_status_shows_what_can_be_read_and_what_cannot(damaged: Local) -> None:
     assert f"waiting {second['waiting']}" in text
 
 
-def test_doctor_names_a_damaged_lease_once_and_how_to_mend_it(damaged: Local) -> None:
+def test_doctor_names_a_damaged_lease_and_how_to_repair_it(damaged: Local) -> None:
     findings = damaged.json("doctor", code=4)["findings"]
     assert [("error", "damaged-lease")] == [(one["severity"], one["check"]) for one in findings]
     assert MISTAKE in findings[0]["message"]
@@ -61,9 +61,10 @@ def test_doctor_names_a_damaged_lease_once_and_how_to_mend_it(damaged: Local) ->
 @pytest.mark.parametrize(
     "arguments", [("leases", "reset", "--to", "now"), ("bootstrap",), ("replay", "--since", "beginning")]
 )
-def test_what_needs_all_leases_names_the_damaged_one_before_anybody_is_asked(
+def test_a_command_that_needs_all_leases_refuses_before_it_asks(
     damaged: Local, arguments: tuple[str, ...]
 ) -> None:
+    """The error names the damaged lease, and the operator is not asked for a confirmation first."""
     damage(damaged, Owner=None)
     damage(damaged, "1", Owner=None)
     assert MISTAKE in damaged.run(*arguments, code=2).stderr
@@ -82,7 +83,7 @@ def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) 
     outbox.on_database(change)
 
 
-def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Local) -> None:
+def test_an_unreadable_parked_key_is_listed_after_the_others(outbox: Local) -> None:
     ids = park(outbox, "ada", "grace")
     tamper(outbox, "ada", "outbox.key", state="quarantined")
     first, second = outbox.rows("parked", "list", code=4, **PARKED)
@@ -100,7 +101,8 @@ def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Loc
     assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=4, **PARKED).stderr
 
 
-def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Local) -> None:
+def test_an_unreadable_parked_event_does_not_hide_the_others(alone: Local) -> None:
+    """While one event of a parked key is unreadable, the key stays parked, but its other events are shown."""
     ids = park(alone, "ada", "grace")
     tamper(alone, "ada", f"event.{ids[1]}", status="lost")
     shown = alone.json("parked", "show", "ada", code=4, **PARKED)
@@ -121,7 +123,7 @@ def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Lo
     assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["events_sent"]
 
 
-def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(outbox: Local) -> None:
+def test_a_position_ahead_of_its_range_is_an_error_until_a_reset(outbox: Local) -> None:
     outbox.run("bootstrap")
     outbox.commit("ada", "grace")
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
@@ -130,7 +132,7 @@ def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(o
     findings = outbox.json("doctor", code=4)["findings"]
     (finding,) = [one for one in findings if one["check"] == "position-ahead"]
     assert ("error", True) == (finding["severity"], "leases reset --to" in finding["fix"])
-    # Also where nothing was marked yet, and where nothing but the mark tells of it.
+    # The position alone is enough, before a worker has marked the lease. So is the mark alone, when the position looks right.
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning"})
     assert outbox.json("status", code=4)["errors"]
     damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})

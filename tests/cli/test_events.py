@@ -1,4 +1,4 @@
-"""`cosmos-outbox replay` on live containers and a live topic."""
+"""Tests of `cosmos-outbox replay` on emulators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.support.local import Local
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembers(alone: Local):
+def test_replay_sends_messages_under_their_old_ids(alone: Local):
+    """A replayed message has the id of the first one, so the topic's duplicate detection may drop it."""
     alone.commit("ada", "grace")
     alone.pass_all()
     assert {
@@ -30,7 +31,7 @@ def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembe
     assert 4 == alone.accepted, "message ids are the same, so the topic's duplicate detection drops them"
 
 
-def test_a_replay_and_a_release_send_in_turns_under_the_ceiling_of_the_settings(
+def test_a_replay_and_a_release_keep_to_the_configured_send_rate(
     alone: Local, monkeypatch: pytest.MonkeyPatch
 ):
     turns: list[tuple[float, int]] = []
@@ -51,7 +52,7 @@ def test_a_replay_and_a_release_send_in_turns_under_the_ceiling_of_the_settings(
         assert [(rate, 1)] * 2 == turns
 
 
-def test_replay_takes_the_events_that_are_asked_for(outbox: Local):
+def test_replay_takes_only_events_with_the_given_action(outbox: Local):
     outbox.commit("ada", "grace")
     outbox.pass_all()
     asked = ("replay", "--since", "beginning", "--dry-run", "--action")
@@ -59,8 +60,12 @@ def test_replay_takes_the_events_that_are_asked_for(outbox: Local):
     assert "NothingMatches" == outbox.json(*asked, "Unheard", code=5)["error"]["code"]
 
 
-def test_replay_asks_for_parked_keys_once_and_reads_the_feed_of_a_key_alone(outbox: Local):
-    """With thousands of keys, a query for each would take most of its time."""
+def test_replay_queries_the_parked_store_once_for_all_keys(outbox: Local):
+    """
+    With thousands of parked keys, a query for each would take most of the time of a replay.
+
+    With `--key`, replay reads only the change feed of that key.
+    """
 
     def asked(*of: str, **variables: str) -> Counter[str]:
         before = outbox.steer("/cosmos/stats")["requests"]
@@ -74,12 +79,12 @@ def test_replay_asks_for_parked_keys_once_and_reads_the_feed_of_a_key_alone(outb
     assert 2 == asked("--key", "ada")["changefeed"], "its two events, and nothing more"
 
 
-def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local):
+def test_a_replay_since_now_is_refused(outbox: Local):
     outbox.run("bootstrap")
     assert "'now'" in outbox.run("replay", "--since", "now", "--yes", code=2).stderr
 
 
-def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Local):
+def test_replay_reports_a_refused_event_and_sends_all_others(alone: Local):
     async def write(database):
         data = {"action": "Grown", "text": "x" * 300_000}
         event = {"id": "big", "partitionKey": "ada", "type": "domainEvent", "data": data}
@@ -97,7 +102,7 @@ def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Lo
     assert "'big'" in alone.run("replay", "--since", "beginning", "--yes", code=4).stdout
 
 
-def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):
+def test_replay_leaves_unsent_events_to_the_workers(outbox: Local):
     outbox.commit("ada")
     outbox.run("bootstrap")
     dry_run = ("replay", "--since", "beginning", "--dry-run")
@@ -109,7 +114,7 @@ def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local)
     assert 2 == outbox.json("replay", "--since", "beginning", "--dry-run")["events"]
 
 
-def test_a_processor_without_leases_is_not_taken_for_one_with_nothing_to_send(outbox: Local):
+def test_replay_refuses_the_name_of_a_processor_without_leases(outbox: Local):
     outbox.commit("ada")
     outbox.pass_all()
     replay = ("replay", "--since", "beginning", "--dry-run")
@@ -118,6 +123,6 @@ def test_a_processor_without_leases_is_not_taken_for_one_with_nothing_to_send(ou
     assert 2 == outbox.json(*replay)["events"]
 
 
-def test_replay_asks_first(outbox: Local):
+def test_replay_asks_for_a_confirmation(outbox: Local):
     outbox.run("bootstrap")
     assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=6).stderr

@@ -1,4 +1,4 @@
-"""`cosmos-outbox bootstrap`, `status` and `leases …` on live containers."""
+"""Tests of `cosmos-outbox bootstrap`, `status` and `leases …` on emulators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_bootstrap_creates_a_lease_for_every_range_once(outbox: Local):
     assert [False, False] == [lease["created"] for lease in outbox.rows("bootstrap")]
 
 
-def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
+def test_status_shows_the_lag_and_the_owner_of_each_lease(outbox: Local):
     empty = outbox.json("status")
     assert ([], 0, None) == (empty["leases"], empty["waiting"], empty["oldest_age_seconds"])
     outbox.run("bootstrap")
@@ -44,7 +44,7 @@ def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
     assert "worker-7" in text
 
 
-def test_a_lease_that_its_owner_did_not_renew_is_expired_and_makes_no_worker(alone: Local):
+def test_status_does_not_count_the_owner_of_an_expired_lease_as_a_worker(alone: Local):
     alone.run("bootstrap")
     alone.own_leases("worker-7")
     alone.steer("/cosmos/clock", advance_s=120)
@@ -55,7 +55,7 @@ def test_a_lease_that_its_owner_did_not_renew_is_expired_and_makes_no_worker(alo
     )
 
 
-def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
+def test_status_and_doctor_show_workers_without_a_lease(outbox: Local):
     outbox.run("bootstrap")
     beat = Heartbeat(worker="worker-8", every=timedelta(seconds=15), phase="running")
     away = cause_of("StoreUnavailable: The leases could not be listed.", unready=True)
@@ -92,9 +92,7 @@ CONTESTED = "Live workers take leases from each other: 1 came back to"
     ],
     ids=["a second processor", "a contest", "a contest for what they differ in"],
 )  # fmt: skip
-def test_what_is_wrong_with_the_fleet_as_a_whole_is_one_cause_of_status(
-    outbox: Local, changes: dict[str, Any], said: str
-):
+def test_status_names_a_problem_of_the_whole_fleet_once(outbox: Local, changes: dict[str, Any], said: str):
     outbox.run("bootstrap")
     beat = Heartbeat(worker="a", every=timedelta(seconds=15), phase="running", **changes)
     other = replace(beat, worker="b", settings={"start": "beginning"} if "settings" in changes else {})
@@ -115,7 +113,7 @@ def starts(outbox: Local) -> set[tuple[object, object]]:
 
 
 @pytest.mark.parametrize("arguments", [("leases", "reset", "--yes", "--to"), ("bootstrap", "--start")])
-def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alone: Local, arguments):
+def test_the_service_s_clock_decides_whether_a_start_time_is_in_the_future(alone: Local, arguments):
     soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
     if "bootstrap" not in arguments:
         alone.run("bootstrap")
@@ -125,7 +123,7 @@ def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alon
     assert {(soon[:19], None)} == {(str(start)[:19], position) for start, position in starts(alone)}
 
 
-def test_reset_sets_all_leases_to_a_start_and_forgets_their_position(outbox: Local):
+def test_reset_replaces_the_position_of_all_leases_by_a_start_time(outbox: Local):
     outbox.run("bootstrap")
     outbox.run("leases", "reset", "--to", "2026-11-21T08:00:00Z", "--yes")
     assert {("2026-11-21T08:00:00.000000Z", None)} == starts(outbox)
@@ -143,7 +141,7 @@ def test_a_dry_run_of_reset_changes_nothing(outbox: Local):
     assert before == starts(outbox)
 
 
-def test_a_start_that_is_none_is_refused(outbox: Local):
+def test_reset_refuses_a_start_that_is_no_time(outbox: Local):
     assert "'yesterday'" in outbox.run("leases", "reset", "--to", "yesterday", "--yes", code=2).stderr
 
 
@@ -155,7 +153,7 @@ def test_a_start_that_is_none_is_refused(outbox: Local):
         ("replay", "--yes", "--since"),
     ],
 )
-def test_a_start_that_is_still_to_come_or_older_than_the_service_is_refused(outbox: Local, arguments):
+def test_a_start_in_the_future_or_before_cosmos_db_existed_is_refused(outbox: Local, arguments):
     if "bootstrap" not in arguments:
         outbox.run("bootstrap")
     before = starts(outbox)
@@ -166,14 +164,14 @@ def test_a_start_that_is_still_to_come_or_older_than_the_service_is_refused(outb
     assert before == starts(outbox)
 
 
-def test_leases_that_workers_own_are_left_alone(outbox: Local):
+def test_reset_refuses_leases_that_a_worker_owns(outbox: Local):
     outbox.run("bootstrap")
     outbox.own_leases("worker-7")
     assert "worker-7" in outbox.run("leases", "reset", "--to", "beginning", "--yes", code=2).stderr
     assert {"worker-7"} == {lease["owner"] for lease in outbox.json("status")["leases"]}
 
 
-def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
+def test_reset_accepts_leases_whose_owner_no_longer_renews_them(alone: Local):
     alone.run("bootstrap")
     alone.own_leases("worker-7")
     alone.steer("/cosmos/clock", advance_s=61)
@@ -181,14 +179,14 @@ def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
     assert {None} == {lease["owner"] for lease in alone.json("status")["leases"]}
 
 
-def test_without_an_answer_nothing_is_done(outbox: Local):
+def test_reset_changes_nothing_without_a_confirmation(outbox: Local):
     outbox.run("bootstrap")
     before = starts(outbox)
     assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=6).stderr
     assert before == starts(outbox)
 
 
-def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
+def test_status_names_a_missing_container_and_ends_with_exit_code_2(outbox: Local):
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_CONTAINER="nowhere").stderr
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_LEASE_CONTAINER="nowhere").stderr
     assert "of database 'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_DATABASE="nowhere").stderr
@@ -210,8 +208,10 @@ ASKED_OF_A_PROCESSOR = (
 )
 
 
-def test_a_processor_that_is_misspelled_is_not_taken_for_one_that_has_nothing_to_do(outbox: Local):
-    """Where none has leases yet, no name is known to be wrong; and what is parked for a name is there without its leases."""
+def test_commands_refuse_the_name_of_a_processor_without_leases(outbox: Local):
+    """
+    Before any processor has leases, no name is refused. A processor that has parked keys is not refused either.
+    """
     misspelled = {"OUTBOX_PROCESSOR_NAME": "outbocks", **PARKED}
     outbox.commit("ada")
     for command in ("status", "where ada", "parked list"):
@@ -256,5 +256,5 @@ def test_a_processor_that_is_misspelled_is_not_taken_for_one_that_has_nothing_to
         ("replay", "--since", "beginning", "--rate"),
     ],
 )
-def test_a_number_that_no_clock_can_take_is_refused(outbox: Local, arguments, seconds):
+def test_an_option_refuses_an_infinite_or_too_large_number(outbox: Local, arguments, seconds):
     assert arguments[-1] in outbox.run(*arguments, seconds, code=2).stderr

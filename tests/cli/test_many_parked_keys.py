@@ -1,4 +1,6 @@
-"""Many parked keys: grouped by cause, released and dropped together, and records that are erased."""
+"""
+Tests of commands on many parked keys: grouping by cause, releasing and dropping together, and erasing records.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def key(name: str, error: str, *, held: int = 1) -> ParkedKey:
     )
 
 
-def test_failures_that_differ_in_names_and_numbers_alone_are_one_cause():
+def test_failures_that_differ_only_in_names_and_numbers_are_one_cause():
     keys = [
         key("a", "Topic 'events' takes 262144 bytes, not 300000", held=2),
         key("b", "Topic 'other' takes 1 bytes, not 2"),
@@ -39,12 +41,13 @@ def test_failures_that_differ_in_names_and_numbers_alone_are_one_cause():
 @pytest.mark.parametrize(
     ("one", "every", "error"), [(None, False, None), ("a", True, None), (None, True, "malformed")]
 )
-def test_keys_are_chosen_in_one_way(one: str | None, every: bool, error: str | None):
+def test_only_one_option_may_choose_the_keys(one: str | None, every: bool, error: str | None):
     with pytest.raises(UsageError, match="--file"):
         Choice(key=one, all=every, error=error, file=None)
 
 
-async def test_a_key_that_is_left_says_by_a_code_whether_another_release_has_it():
+async def test_the_result_of_a_release_gives_a_code_for_each_key_that_stays_parked():
+    """The codes tell a key that could not be sent from a key on which another release works."""
     failures = {
         "gone": KeyNotParked("gone"),
         "taken": ReleaseTakenOver("another runs"),
@@ -62,7 +65,8 @@ async def test_a_key_that_is_left_says_by_a_code_whether_another_release_has_it(
     ] == results.left
 
 
-def test_all_keys_of_a_cause_are_released_by_one_command_that_can_be_run_again(alone: Local, tmp_path: Path):
+def test_one_command_releases_all_keys_of_a_cause(alone: Local, tmp_path: Path):
+    """An operator may run the command of a release again: keys that are no longer parked are only counted."""
     park(alone, "ada", "grace")
     (group,) = alone.json("parked", "list", "--by-error", **PARKED)["errors"]
     assert (2, 4) == (group["keys"], group["held"])
@@ -88,7 +92,8 @@ def test_a_key_that_stays_parked_does_not_stop_the_release_of_others(alone: Loca
     assert done["left"][0]["error"]
 
 
-def test_dropping_many_keys_drops_the_failed_event_of_each_with_one_reason_and_operator(alone: Local):
+def test_drop_all_drops_the_failed_event_of_each_key(alone: Local):
+    """The record of each dropped event has the reason and the operator that the command was given."""
     ids = park(alone, "ada", "grace")
     asked = ("parked", "drop", "--all", "--reason", "malformed since 2.3", "--as", "Grace H.")
     assert {"ada", "grace"} == set(alone.json(*asked, "--dry-run", **PARKED)["keys"])
@@ -109,7 +114,8 @@ def test_dropping_many_keys_drops_the_failed_event_of_each_with_one_reason_and_o
     )
 
 
-def test_what_is_purged_says_nothing_any_more_and_is_still_left_out_of_a_replay(alone: Local):
+def test_purge_erases_the_payload_and_reason_of_a_dropped_event(alone: Local):
+    """The record stays without its payload, so a replay still leaves the dropped event out."""
     ids = park(alone, "ada")
     alone.run("parked", "drop", "ada", ids[0], "--reason", "Ada Lovelace wants it", "--yes", **PARKED)
     held = alone.run("parked", "purge", "ada", ids[1], "--reason", "erasure 7", "--yes", code=2, **PARKED)

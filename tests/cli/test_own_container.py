@@ -1,4 +1,6 @@
-"""Commands on a container whose partition key is hierarchical: operators name a key as it is shown."""
+"""
+Tests of commands on a container with a hierarchical partition key: operators name a key as the commands show it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ADA, GRACE = '["t1",1]', '["t1",2]'
 
 @pytest.fixture
 def events(outbox: Local) -> list[str]:
-    """Return the ids of two events of Ada and two of Grace, which a relay has parked."""
+    """Return the ids of two events of Ada and two of Grace, all of which a relay has parked."""
 
     async def fill(_: object) -> list[str]:
         async with open_cosmos_client(connection_string=outbox.cosmos) as client:
@@ -51,7 +53,7 @@ def events(outbox: Local) -> list[str]:
     return outbox.on_database(fill)
 
 
-def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, events: list[str]):
+def test_a_hierarchical_key_is_named_as_a_json_array_in_each_command(outbox: Local, events: list[str]):
     before = outbox.accepted
     assert {ADA, GRACE} == {row["key"] for row in outbox.rows("parked", "list", **VARIABLES)}
     spaced = '["t1", 1]'
@@ -67,7 +69,7 @@ def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, e
     assert "is no partition key" in outbox.run("parked", "release", "t1", "--yes", code=2, **VARIABLES).stderr
 
 
-def test_a_consumer_s_key_in_another_form_is_told_how_keys_are_named(outbox: Local, events: list[str]):
+def test_the_error_for_a_key_in_another_form_shows_how_keys_are_named(outbox: Local, events: list[str]):
     of = ("--consumer", "tests.service.invoices:consumer")
     for command in (("show", "t1/1", *of), ("release", "t1/1", "--yes", *of)):
         told = outbox.run("parked", *command, code=5, **VARIABLES, OUTBOX_SUBSCRIPTION="all").stderr
@@ -77,7 +79,7 @@ def test_a_consumer_s_key_in_another_form_is_told_how_keys_are_named(outbox: Loc
 
 
 @pytest.mark.parametrize("path", ["/id", "/type", "/data/tenantId"])
-def test_doctor_and_commands_refuse_a_container_that_cannot_hold_an_outbox(outbox: Local, path: str):
+def test_commands_refuse_a_container_with_an_unsuitable_partition_key(outbox: Local, path: str):
     async def create(database):
         await database.create_container("strange", PartitionKey(path), default_ttl=-1)
 

@@ -1,4 +1,6 @@
-"""`cosmos-outbox parked …`: what a relay parked is listed, shown, released and dropped."""
+"""
+Tests of `cosmos-outbox parked …`: listing, showing, releasing and dropping the events that a relay parked.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def park(
     outbox: Local, *names: str, rejects: Callable[[OutboundMessage], bool] = lambda message: True
 ) -> list[str]:
     """
-    Commit two events for each name and have a relay park what is rejected; return the events' ids, two for each name.
+    Commit two events for each name, and have a relay park the rejected ones; return the ids of all events, two for each name.
     """
     ids = outbox.commit(*names)
 
@@ -54,7 +56,7 @@ def park(
     return ids
 
 
-def test_nothing_is_parked_at_first(outbox: Local):
+def test_parked_list_is_empty_before_anything_was_parked(outbox: Local):
     assert [] == outbox.rows("parked", "list", **PARKED)
     assert "No key is parked." in outbox.run("parked", "list", **PARKED).stdout
     assert "'nowhere'" in outbox.run("parked", "list", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
@@ -62,7 +64,7 @@ def test_nothing_is_parked_at_first(outbox: Local):
     assert "ada" in outbox.run("parked", "show", "ada", code=5, **PARKED).stderr
 
 
-def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox: Local):
+def test_parked_list_gives_the_cause_of_a_key_and_parked_show_its_events(outbox: Local):
     ids = park(outbox, "ada", "grace")
     listed = {row["key"]: row for row in outbox.rows("parked", "list", **PARKED)}
     assert ({"ada", "grace"}, 2, ids[0]) == (set(listed), listed["ada"]["held"], listed["ada"]["event"])
@@ -75,7 +77,7 @@ def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox:
     assert seen["parked_keys"] != outbox.json("status")["parked_keys"]
 
 
-def test_a_held_event_for_later_is_shown_with_its_time(outbox: Local):
+def test_parked_show_gives_the_time_of_an_event_for_later(outbox: Local):
     async def commit(database):
         store = CosmosStore(database.get_container_client("data"))
         async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
@@ -100,7 +102,7 @@ def test_a_held_event_for_later_is_shown_with_its_time(outbox: Local):
         (["parked", "park", "ada", "--reason", "a test"], 6, "Declined"),
     ],
 )
-def test_a_command_that_fails_says_so_as_json_with_a_code_a_program_can_tell_apart(
+def test_a_failed_command_with_json_prints_an_error_code_for_programs(
     outbox: Local, arguments: list[str], code: int, error: str
 ):
     said = outbox.json(*arguments, code=code, **PARKED)["error"]
@@ -108,13 +110,13 @@ def test_a_command_that_fails_says_so_as_json_with_a_code_a_program_can_tell_apa
     assert said["message"]
 
 
-def test_a_command_that_finds_no_service_ends_with_a_code_of_its_own(outbox: Local):
+def test_a_command_without_a_reachable_account_ends_with_exit_code_3(outbox: Local):
     nowhere = "AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
     said = outbox.json("status", code=3, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)
     assert "StoreUnavailable" == said["error"]["code"]
 
 
-def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_path):
+def test_a_release_sends_the_held_events_and_unparks_the_key(alone: Local, tmp_path):
     *_, first, _ = park(alone, "ada", "grace")
     assert "--yes" in alone.run("parked", "release", "ada", code=6, **PARKED).stderr
     assert {"released": 1, "events_sent": 2, "gone": 0, "left": []} == alone.json(
@@ -129,7 +131,7 @@ def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_p
     assert [] == alone.rows("parked", "list", **PARKED)
 
 
-def test_a_key_and_a_payload_neither_steer_the_terminal_nor_forge_a_line(outbox: Local):
+def test_control_characters_of_keys_and_payloads_are_escaped_in_output(outbox: Local):
     key = "\x1b[2Jada\nWorker w: running"
 
     async def write(database):
@@ -146,7 +148,7 @@ def test_a_key_and_a_payload_neither_steer_the_terminal_nor_forge_a_line(outbox:
     assert "\\x1b[2Jada\\nWorker w: running" in outbox.run("parked", "list", **PARKED).stdout
 
 
-def test_a_long_payload_is_cut_for_people_and_json_for_both(outbox: Local):
+def test_parked_show_cuts_a_long_payload_unless_json_is_asked_for(outbox: Local):
     async def write(database):
         data = {"action": "Grown", "text": "x" * 100_000}
         event = {"id": "e-1", "partitionKey": "ada:fire:[b]", "type": "domainEvent", "data": data}
@@ -164,7 +166,7 @@ def test_a_long_payload_is_cut_for_people_and_json_for_both(outbox: Local):
     assert "x" * 100_000 == event["data"]["text"]
 
 
-def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: Local, tmp_path):
+def test_an_edited_payload_has_to_be_a_json_object(outbox: Local, tmp_path):
     park(outbox, "ada")
     edited = tmp_path / "data.json"
     for content in ("[]", "nonsense"):
@@ -178,9 +180,8 @@ def test_a_payload_that_is_no_object_is_refused_before_anything_is_sent(outbox: 
     assert 2 == outbox.rows("parked", "list", **PARKED)[0]["held"]
 
 
-def test_a_payload_without_the_names_of_the_event_is_refused_before_the_question(
-    outbox: Local, tmp_path: Path
-):
+def test_an_edited_payload_without_the_event_s_id_and_action_is_refused(outbox: Local, tmp_path: Path):
+    """`parked release --edited` refuses such a payload before it asks the operator for a confirmation."""
     first, _ = park(outbox, "ada")
     edited = tmp_path / "data.json"
     release = ("parked", "release", "ada", "--edited", str(edited))
@@ -196,7 +197,7 @@ def test_a_payload_without_the_names_of_the_event_is_refused_before_the_question
     assert "parked" == outbox.rows("parked", "list", **PARKED)[0]["state"]
 
 
-def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_path: Path):
+def test_an_event_without_id_and_action_can_be_edited_without_them(outbox: Local, tmp_path: Path):
     async def write(database):
         event = {"id": "e-1", "partitionKey": "ada", "type": "domainEvent", "data": {"text": "wrong"}}
         await database.get_container_client("data").create_item(event)
@@ -209,7 +210,7 @@ def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_pa
     assert (1, []) == (released["events_sent"], released["left"])
 
 
-def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path: Path):
+def test_parked_show_still_shows_the_records_of_a_released_key(alone: Local, tmp_path: Path):
     ids = park(alone, "ada")
     alone.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
     edited = tmp_path / "data.json"
@@ -234,20 +235,20 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
 
 
 @pytest.mark.parametrize("command", [("park", "ada"), ("drop", "ada", "e"), ("purge", "ada", "e")])
-def test_a_reason_is_not_empty(outbox: Local, command: tuple[str, ...]):
+def test_an_empty_reason_is_refused(outbox: Local, command: tuple[str, ...]):
     assert (
         "Say why in a few words."
         in outbox.run("parked", *command, "--reason", " ", "--yes", code=2, **PARKED).stderr
     )
 
 
-def test_an_empty_key_is_not_parked(outbox: Local):
+def test_parking_an_empty_key_is_refused(outbox: Local):
     empty = ("parked", "park", "", "--reason", "its variable was not set", "--yes")
     assert "An empty text is no partition key" in outbox.run(*empty, code=2, **PARKED).stderr
     assert [] == outbox.rows("parked", "list", **PARKED)
 
 
-def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
+def test_an_operator_can_park_a_key_with_a_reason(outbox: Local):
     park_ada = ("parked", "park", "ada", "--reason", "its consumer is broken")
     assert "--yes" in outbox.run(*park_ada, code=6, **PARKED).stderr
     assert "'ada' is parked" in outbox.run(*park_ada, "--yes", **PARKED).stdout
@@ -258,7 +259,7 @@ def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
     assert outbox.json(*park_ada, "--yes", **PARKED)["held"] == 2
 
 
-def test_keys_of_another_processor_are_not_seen(outbox: Local):
+def test_commands_do_not_see_the_parked_keys_of_another_processor(outbox: Local):
     park(outbox, "ada")
     assert [] == outbox.rows("parked", "list", OUTBOX_PROCESSOR_NAME="audit", **PARKED)
     assert "not parked" in outbox.run(

@@ -1,5 +1,5 @@
 """
-Replay sends what was sent: nothing that was dropped, and the payloads that were sent.
+Tests of the replay of sent events: it leaves out dropped events, and sends edited events with their edited payloads.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ def taken(broker: MemoryBroker) -> list[str]:
 
 
 async def parked_ada() -> ParkedKeys:
-    """Return the keys of a store in which all three events of a key are held."""
+    """Return the parked keys of a store that holds all three events of the key "ada"."""
     store, refusing = MemoryParked(), MemoryBroker(rejects=lambda message: True)
     await Relay(refusing.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS[:3]))
     return ParkedKeys(store, resending(MemoryBroker().publisher(lanes=1)))
 
 
-async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edited():
+async def test_replay_respects_the_operator_s_drops_and_edits():
+    """A dropped event is not sent. An edited event is sent as the operator edited it."""
     keys = await parked_ada()
     await keys.drop("ada", "ada/1", reason="a test")
     await keys.release("ada", edited={"action": "Mended"}, event_id="ada/2")
@@ -58,14 +59,14 @@ async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edi
     assert b'{"action":"Mended"}' == edited.body.replace(b" ", b"")
 
 
-async def test_what_is_held_since_is_left_alone():
+async def test_replay_does_not_send_held_events():
     keys = await parked_ada()
     broker = MemoryBroker()
     result, _ = await replayed(broker, parked=keys)
     assert (1, 3, ["grace/1"]) == (result.sent, result.left_out, taken(broker))
 
 
-async def test_of_a_parked_key_what_was_sent_before_is_sent_again():
+async def test_replay_sends_the_events_that_a_parked_key_sent_before_it_was_parked():
     store = MemoryParked()
     broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith("ada/2"))
     await Relay(broker.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS))
@@ -75,7 +76,7 @@ async def test_of_a_parked_key_what_was_sent_before_is_sent_again():
     assert (2, 2, ["ada/1", "grace/1"]) == (result.sent, result.left_out, sorted(taken(elsewhere)))
 
 
-async def test_events_that_are_refused_are_told_and_hold_up_nothing():
+async def test_replay_reports_refused_events_and_goes_on():
     broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith(("ada/1", "ada/2")))
     result, told = await replayed(broker)
     assert [("ada", "ada/1"), ("ada", "ada/2")] == [
