@@ -1,4 +1,6 @@
-"""A signed client of the gateway without sockets: what the SDK puts on the wire, said in one call."""
+"""
+A client that sends signed requests to the emulated Cosmos DB gateway without sockets, as the SDK would send them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ RANGES = "/dbs/d/colls/c/pkranges"
 
 
 class ManualClock:
-    """A clock that stands until a test moves it."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.now = now
@@ -30,7 +32,9 @@ class ManualClock:
 
 
 class Driver:
-    """One account with database "d" and container "c" on `/pk`, TTL switched on."""
+    """
+    An emulated account with database "d" and container "c", whose partition key is `/pk` and whose TTL is on.
+    """
 
     def __init__(self, *, partitions: int = 1, default_ttl: int | None = -1) -> None:
         self.clock = ManualClock()
@@ -43,7 +47,9 @@ class Driver:
 
     def send(self, method: str, target: str, body: Any = b"", **headers: str) -> Reply:
         """
-        Send a signed request; a body that is not bytes is sent as JSON, `_` in header names stands for `-`.
+        Send a signed request and return the reply.
+
+        A body that is not bytes is sent as JSON. A `_` in the name of a header stands for `-`.
         """
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -70,7 +76,9 @@ class Driver:
         return self.item("POST", key, None, operations, x_ms_cosmos_is_batch_request="True", **headers)
 
     def query(self, text: str, parameters: dict[str, Any] | None = None, **headers: str) -> Reply:
-        """Query one partition key or range, if a header names it, or the only range there is, or else all."""
+        """
+        Send a query to the key or range that a header names; else to the only range, or to all ranges if there are several.
+        """
         body = {"query": text, "parameters": [{"name": n, "value": v} for n, v in (parameters or {}).items()]}
         if not any(name.startswith("x_ms_documentdb_partitionkey") for name in headers):
             (first, *others) = self.container.partitions
@@ -93,12 +101,12 @@ class Driver:
 
 
 def put(kind: str, item_id: str, key: Any = "k", **fields: Any) -> dict[str, Any]:
-    """An operation of a batch that writes an item."""
+    """Return a batch operation that writes an item; `kind` is Create, Upsert or Replace."""
     return {"operationType": kind, "resourceBody": {"id": item_id, "pk": key, **fields}}
 
 
 def increment(item_id: str, by: int = 1) -> dict[str, Any]:
-    """An operation of a batch that adds to `n` of an item."""
+    """Return a batch operation that adds a number to the field `n` of an item."""
     operations = [{"op": "incr", "path": "/n", "value": by}]
     return {"operationType": "Patch", "id": item_id, "resourceBody": {"operations": operations}}
 

@@ -1,4 +1,4 @@
-"""The change feed against a model, across overwrites, deletions, splits and merges."""
+"""Tests of the emulated change feed against a model, with overwrites, deletions, splits and merges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEYS = [f"k{i}" for i in range(12)]
 
 class FeedMachine(RuleBasedStateMachine):
     """
-    One reader per range that follows splits and merges as a change feed processor does, and a model of what it must have seen.
+    Reads each range as a change feed processor does, across splits and merges, and compares the changes with a model.
     """
 
     def __init__(self):
@@ -26,7 +26,8 @@ class FeedMachine(RuleBasedStateMachine):
         self.version = 0
         self.newest: dict[tuple[str, str], int] = {}
         self.seen: dict[tuple[str, str], int] = {}
-        # A lease: the range of keys that it reads, the id of the partition that holds it, and its continuation.
+        # A lease is the range of keys that it covers, the id of the partition that holds this range, and the continuation of
+        # its reader.
         self.leases = [(p.low, p.high, p.range_id, None) for p in self.driver.container.partitions]
 
     @rule(
@@ -78,7 +79,7 @@ class FeedMachine(RuleBasedStateMachine):
                 index += 1
 
     def _read(self, index, limit):
-        """Read one page of one lease; return whether there was something, be it only a gone range."""
+        """Read one page of one lease. Return False if there was nothing new; a gone range counts as new."""
         low, high, range_id, continuation = self.leases[index]
         epks = {
             "x_ms_start_epk": low,
@@ -109,7 +110,9 @@ class FeedMachine(RuleBasedStateMachine):
         lsns = [item["_lsn"] for item in page]
         assert sorted(lsns) == lsns
         if len(page) > limit:
-            assert lsns.index(lsns[-1]) < limit, "a page went on after a boundary past its limit"
+            assert lsns.index(lsns[-1]) < limit, (
+                "a page beyond its limit went on after the end of a transaction"
+            )
 
 
 FeedMachine.TestCase.settings = settings(
@@ -118,7 +121,7 @@ FeedMachine.TestCase.settings = settings(
 TestFeed = FeedMachine.TestCase
 
 
-def test_expired_items_leave_the_feed_and_the_memory():
+def test_expired_items_are_removed_from_the_feed_and_from_memory():
     driver = Driver()
     for i in range(50):
         driver.upsert("k", f"event{i}", ttl=10)
@@ -131,7 +134,7 @@ def test_expired_items_leave_the_feed_and_the_memory():
     assert 201 == driver.upsert("k", "event0").status
 
 
-def test_a_default_ttl_expires_items_without_one_and_can_be_changed_later():
+def test_a_default_ttl_that_is_set_later_expires_items_without_their_own():
     driver = Driver(default_ttl=None)
     driver.upsert("k", "plain")
     driver.upsert("k", "own", ttl=5)
@@ -144,7 +147,8 @@ def test_a_default_ttl_expires_items_without_one_and_can_be_changed_later():
 
 
 @pytest.mark.parametrize("ttl", [-1, 100_000])
-def test_rewriting_an_item_does_not_grow_the_log_or_the_expiry_queue(ttl):
+def test_rewriting_an_item_does_not_grow_the_log(ttl):
+    """The log of changes and the queue of expiries stay short, however often an item is written."""
     driver = Driver()
     for n in range(5000):
         driver.upsert("k", "lease", n=n, ttl=ttl)
@@ -165,13 +169,14 @@ def test_deleting_items_does_not_grow_the_log():
     assert [] == driver.rows("SELECT * FROM c")
 
 
-def test_a_gone_range_answers_completing_split_as_often_as_asked_then_gone():
+def test_a_split_range_first_answers_1007_then_1002():
+    """Status 410 with substatus 1007 says that the split is under way, and 1002 that the range is gone."""
     driver = Driver()
     driver.container.split("0", completing=2)
     assert [(410, 1007), (410, 1007), (410, 1002)] == [substatus(driver.changes("0")) for _ in range(3)]
 
 
-def test_children_name_all_their_ancestors():
+def test_a_range_lists_all_of_its_ancestors_as_parents():
     driver = Driver()
     driver.container.split("0")
     driver.container.merge("2", "1")
@@ -182,7 +187,7 @@ def test_children_name_all_their_ancestors():
     ]
 
 
-def test_the_range_list_ends_in_304_until_a_split():
+def test_the_list_of_ranges_is_304_not_modified_until_a_split():
     driver = Driver()
     etag = driver.send("GET", "/dbs/d/colls/c/pkranges").headers["etag"]
     assert 304 == driver.send("GET", "/dbs/d/colls/c/pkranges", if_none_match=etag).status
@@ -190,7 +195,7 @@ def test_the_range_list_ends_in_304_until_a_split():
     assert 200 == driver.send("GET", "/dbs/d/colls/c/pkranges", if_none_match=etag).status
 
 
-def test_a_page_ends_at_four_megabytes():
+def test_a_page_of_the_change_feed_ends_at_four_megabytes():
     driver = Driver()
     for n in range(6):
         driver.upsert("k", str(n), text="x" * 1_500_000)
@@ -241,7 +246,7 @@ def test_a_feed_request_that_addresses_several_ranges_is_refused():
     assert 304 == driver.send("GET", "/dbs/d/colls/c/docs", a_im="Incremental Feed", **window).status
 
 
-def test_a_start_time_leaves_out_what_was_written_up_to_it():
+def test_a_feed_from_a_start_time_has_only_later_changes():
     driver = Driver()
     driver.upsert("k", "old")
     driver.clock.now += 10

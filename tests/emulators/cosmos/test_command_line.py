@@ -1,4 +1,4 @@
-"""`python -m cosmos_outbox_emulators` as a process, and its control API."""
+"""Tests of the command `python -m cosmos_outbox_emulators` and of its control API."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ async def start(*arguments):
 
 async def run(*arguments):
     """
-    Run a command in a thread of this process: to start another one for each would take most of the time.
+    Run a command in a thread of this process; return its exit code, stdout and stderr.
+
+    Starting a process for each command would take most of the time of these tests.
     """
     out, err = io.StringIO(), io.StringIO()
 
@@ -59,7 +61,7 @@ async def run(*arguments):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_announces_both_emulators_serves_and_stops_cleanly(number):
+async def test_a_signal_stops_the_emulators_with_exit_code_0(number):
     process = await start("--json", "--partitions", "2")
     announced = json.loads(await process.stdout.readline())
     assert {"cosmos", "servicebus", "control"} == announced.keys()
@@ -105,13 +107,13 @@ async def commands_steer(control, container):
         (["fault", "{}", "--control", "file:///etc/passwd"], "http://"),
     ],
 )
-async def test_a_mistake_is_one_line_and_status_2(arguments, named):
+async def test_a_wrong_argument_gives_one_line_and_exit_code_2(arguments, named):
     status, out, error = await run(*arguments)
     assert (2, "", 1) == (status, out, len(error.splitlines()))
     assert named in error
 
 
-async def test_a_split_needs_no_more_than_a_range_where_one_change_feed_is_read(monkeypatch):
+async def test_split_finds_the_container_if_only_one_change_feed_was_read(monkeypatch):
     async with controlled() as (cosmos, url, _):
         monkeypatch.setenv("EMULATORS_CONTROL", url)
         cosmos.account.create_container("d", {"id": "leases", "partitionKey": {"paths": ["/id"]}})
@@ -128,7 +130,7 @@ async def test_a_split_needs_no_more_than_a_range_where_one_change_feed_is_read(
             assert (2, True) == (status, error.endswith("read of: dbs/d/colls/c, dbs/d/colls/leases"))
 
 
-async def test_a_second_pair_of_emulators_is_steered_at_another_address():
+async def test_two_pairs_of_emulators_have_different_control_addresses():
     processes = [await start("--json"), await start("--json")]
     controls = [json.loads(await process.stdout.readline())["control"] for process in processes]
     assert len(set(controls)) == 2
@@ -137,7 +139,10 @@ async def test_a_second_pair_of_emulators_is_steered_at_another_address():
         assert 0 == await process.wait()
 
 
-async def test_a_connection_string_stands_behind_a_space_however_long_the_name_of_its_key_is(tmp_path):
+async def test_a_space_separates_the_name_of_a_key_from_its_connection_string(tmp_path):
+    """
+    The emulators print a connection string for each key, with a space before it even if the name of the key is long.
+    """
     config = tmp_path / "config.json"
     config.write_text(
         json.dumps({"sas_keys": {"Root": "one", "a": "two", "nomanage": "three", "no manage at all": "four"}})
@@ -155,7 +160,7 @@ async def test_a_connection_string_stands_behind_a_space_however_long_the_name_o
 
 
 @pytest.mark.parametrize("name", ["creations-overwrite", "large-messages"])
-async def test_an_option_lets_either_service_deviate_from_the_start(name):
+async def test_the_option_deviate_applies_to_the_service_that_has_the_deviation(name):
     process = await start("--json", "--deviate", name)
     announced = json.loads(await process.stdout.readline())
     overwritten = accepted = True
@@ -177,7 +182,7 @@ async def test_an_option_lets_either_service_deviate_from_the_start(name):
     assert (name == "creations-overwrite", name == "large-messages") == (overwritten, accepted)
 
 
-async def test_a_taken_port_is_one_line_and_status_2():
+async def test_a_taken_port_gives_one_line_and_exit_code_2():
     async with CosmosServer() as server:
         process = await start("--cosmos-port", str(server.port))
         out, error = await process.communicate()
@@ -188,7 +193,10 @@ async def test_a_taken_port_is_one_line_and_status_2():
 @asynccontextmanager
 async def controlled() -> AsyncIterator[tuple[CosmosServer, str, Callable[..., Awaitable[Any]]]]:
     """
-    Both emulators under a control server: Cosmos DB's, the server's address, and what sends it a request and returns status and JSON.
+    Run both emulators under a control server.
+
+    Yield the Cosmos DB server, the address of the control server, and a function that sends it a request and returns status
+    and JSON.
     """
     clock = AdjustableClock()
     broker = Broker.default()
@@ -207,7 +215,7 @@ async def controlled() -> AsyncIterator[tuple[CosmosServer, str, Callable[..., A
         yield cosmos, control.url, send
 
 
-async def test_the_control_api_reports_and_steers():
+async def test_the_control_api_splits_ranges_moves_the_clock_and_sets_faults():
     async with controlled() as (cosmos, _, send):
         assert (200, {"status": "ok"}) == await send("GET", "/health")
         where = {"database": "d", "container": "c", "range": 0}
@@ -224,7 +232,7 @@ async def test_the_control_api_reports_and_steers():
         assert "events" in (await send("GET", "/servicebus/stats"))[1]["topics"]
 
 
-async def test_the_control_api_lets_each_service_deviate_and_ends_it():
+async def test_the_control_api_starts_and_ends_deviations_of_each_service():
     async with controlled() as (cosmos, _, send):
         ids_are_strict = []
         for body in ({"name": "ids-refused"}, {"name": "slow"}):
@@ -238,7 +246,7 @@ async def test_the_control_api_lets_each_service_deviate_and_ends_it():
         assert (400, True) == (status, "duplicates-kept" in problem["detail"])
 
 
-async def test_the_control_api_regenerates_either_key_of_each_service():
+async def test_the_control_api_regenerates_the_keys_of_each_service():
     async with controlled() as (_, _, send):
         for service in ("cosmos", "servicebus"):
             _, before = await send("POST", f"/{service}/keys")
@@ -248,7 +256,7 @@ async def test_the_control_api_regenerates_either_key_of_each_service():
                 before = now
 
 
-async def test_clearing_service_bus_faults_keeps_the_latency_of_the_command_line():
+async def test_clearing_faults_keeps_the_latency_that_the_command_line_set():
     async with controlled() as (_, _, send):
         assert (204, None) == await send("POST", "/servicebus/faults", json={"action": "reject"})
         assert (204, None) == await send("DELETE", "/servicebus/faults")
@@ -285,7 +293,7 @@ async def test_clearing_service_bus_faults_keeps_the_latency_of_the_command_line
         ("PUT", "/cosmos/faults", b"", 405),
     ],
 )
-async def test_what_the_control_api_cannot_do_is_a_problem_document(method, path, body, status):
+async def test_the_control_api_answers_a_wrong_request_with_a_problem_document(method, path, body, status):
     async with controlled() as (_, url, _), aiohttp.request(method, url + path, data=body) as reply:
         problem = await reply.json(content_type="application/problem+json")
     assert (status, status) == (reply.status, problem["status"])

@@ -1,5 +1,5 @@
 """
-Queries over several partition keys: which the gateway serves, which it leaves to the client, and what a client makes of a plan.
+Tests of queries over several partition keys: which of them the gateway serves, and which plan a client gets for the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def posted(driver: Driver, text: str, **headers: str):
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_query_of_several_keys_has_to_say_so(partitions):
+def test_a_query_of_several_keys_needs_the_header_that_enables_it(partitions):
     driver = Driver(partitions=partitions)
     driver.upsert("k", "a")
 
@@ -41,7 +41,7 @@ def test_a_query_of_several_keys_has_to_say_so(partitions):
 
 
 @pytest.mark.parametrize("query", [*MERGED, "SELECT * FROM c OFFSET 1 LIMIT 1"])
-def test_what_a_client_must_merge_is_refused_with_the_plan(query):
+def test_a_query_whose_rows_a_client_has_to_merge_is_refused_with_its_plan(query):
     driver = Driver(partitions=2)
 
     reply = posted(driver, query, **ALL)
@@ -91,15 +91,15 @@ def test_what_a_client_must_merge_is_refused_with_the_plan(query):
         ),
     ],
 )  # fmt: skip
-def test_a_plan_has_the_shapes_that_the_clients_merge(query, info, rewritten):
-    """Those of the SDK for .NET's QueryPlanBaselineTests."""
+def test_a_query_plan_has_the_shape_that_the_clients_expect(query, info, rewritten):
+    """The expected plans are those of QueryPlanBaselineTests of the SDK for .NET."""
     plan = json.loads(json.loads(posted(Driver(), query, **ALL).body)["additionalErrorInfo"])["queryInfo"]
 
     assert info == {name: plan[name] for name in info}
     assert rewritten in (None, plan["rewrittenQuery"])
 
 
-def test_an_aggregate_inside_of_another_expression_is_not_merged():
+def test_an_aggregate_inside_another_expression_is_refused():
     assert (400, 0) == substatus(posted(Driver(partitions=2), "SELECT VALUE COUNT(1) + 1 FROM c", **ALL))
 
 
@@ -114,8 +114,8 @@ def test_an_aggregate_inside_of_another_expression_is_not_merged():
         ("ASC", [], None, False, "abc"),
     ],
 )
-def test_an_order_is_resumed_by_a_filter_beside_the_query(order, value, rid, exclude, expected):
-    """The SDK for .NET sends it in the place of a condition in the text."""
+def test_an_ordered_query_is_resumed_by_its_resume_filter(order, value, rid, exclude, expected):
+    """The SDK for .NET sends this filter instead of a condition in the text of the query."""
     driver = Driver()
     rids = {
         key: json.loads(driver.upsert("k", key, n=n).body)["_rid"]
@@ -132,7 +132,7 @@ def test_an_order_is_resumed_by_a_filter_beside_the_query(order, value, rid, exc
     assert (400, 0) == substatus(driver.send("POST", "/dbs/d/colls/c/docs", body, **addressed))
 
 
-def test_of_equal_values_the_youngest_comes_first_in_a_descending_order_page_by_page():
+def test_in_descending_order_the_newest_of_equal_values_comes_first():
     driver = Driver()
     for key in "abcd":
         driver.upsert("k", key, n=1)
@@ -146,7 +146,7 @@ def test_of_equal_values_the_youngest_comes_first_in_a_descending_order_page_by_
     assert "dcba" == found
 
 
-def test_a_plan_that_the_client_cannot_carry_out_is_refused():
+def test_a_plan_with_a_feature_that_the_client_lacks_is_refused():
     asked = posted(
         Driver(),
         MERGED[0],
@@ -156,7 +156,7 @@ def test_a_plan_that_the_client_cannot_carry_out_is_refused():
     assert (400, 0) == substatus(asked)
 
 
-def test_a_plan_names_the_range_of_the_only_key_that_can_match():
+def test_the_plan_of_a_query_of_one_key_names_only_its_range():
     driver = Driver(partitions=2)
     text = "SELECT * FROM c WHERE c.pk = 'k' ORDER BY c.n"
     plan = posted(
@@ -169,7 +169,7 @@ def test_a_plan_names_the_range_of_the_only_key_that_can_match():
     assert (only["min"], True) == (only["max"], only["isMaxInclusive"])
 
 
-def test_rows_come_range_by_range_in_the_order_of_their_creation():
+def test_rows_come_by_range_and_then_in_the_order_of_creation():
     driver = Driver(partitions=3)
     for number in range(30):
         driver.upsert(f"k{number}", str(number))
@@ -204,7 +204,7 @@ def test_rows_come_range_by_range_in_the_order_of_their_creation():
         ("SELECT * FROM c WHERE c.pk = 'k' ORDER BY c.id", [2, 2]),
     ],
 )
-def test_a_last_page_that_is_full_has_a_continuation_to_an_empty_one_unless_it_is_ordered(query, sizes):
+def test_a_full_last_page_is_followed_by_an_empty_one_unless_ordered(query, sizes):
     driver = Driver()
     for number in range(4):
         driver.upsert("k", str(number))
@@ -219,13 +219,13 @@ def test_a_last_page_that_is_full_has_a_continuation_to_an_empty_one_unless_it_i
     assert sizes == found
 
 
-def test_an_aggregate_is_left_to_the_client_though_the_filter_names_the_key():
+def test_the_client_merges_an_aggregate_even_if_the_filter_names_one_key():
     reply = posted(Driver(), "SELECT AVG(c.n) FROM c WHERE c.pk = 'k'", **ALL)
 
     assert (400, 1004) == substatus(reply)
 
 
-def test_an_order_is_resumed_behind_a_value_by_its_type():
+def test_a_filter_by_type_finds_the_rows_after_which_an_order_is_resumed():
     driver = Driver()
     for number, value in enumerate((None, False, True, 1, "a")):
         driver.upsert("k", str(number), n=value)
@@ -234,7 +234,7 @@ def test_an_order_is_resumed_behind_a_value_by_its_type():
     assert ["0", "1", "2"] == driver.rows(behind)
 
 
-def test_a_query_says_how_it_was_executed_when_asked():
+def test_a_query_returns_its_metrics_when_a_header_asks_for_them():
     driver = Driver()
     driver.upsert("k", "a")
     asked = {"x_ms_documentdb_populatequerymetrics": "True", "x_ms_cosmos_populateindexmetrics": "True"}

@@ -1,4 +1,6 @@
-"""Each deviation changes the one answer that it is about, and at its end Azure's is back."""
+"""
+Tests that each deviation of the Cosmos DB emulator changes one answer, and that the answer is Azure's again afterwards.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ NUMBERS = {"Create": 0, "Replace": 5}  # of operations, in the rows of the SDK f
 
 
 class Deviated(Driver):
-    """A driver whose requests go through the server's deviation."""
+    """A driver whose requests go through the server, so that its deviation applies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ def batch(of: Deviated, *operations: object) -> list[int]:
 
 
 def in_rows(of: Deviated, *operations: dict[str, Any]) -> list[hybrid_row.Row]:
-    """Send a batch as the SDK for .NET does, and return the rows of its results."""
+    """Send a batch in the binary rows of the SDK for .NET, and return the rows of the result."""
     given = [{**one, "resourceType": 2, "operationType": NUMBERS[one["operationType"]]} for one in operations]
     encoded = [{**one, "resourceBody": json.dumps(one["resourceBody"]).encode()} for one in given]
     reply = of.batch("k", hybrid_row.write(hybrid_row.OPERATION, encoded))
@@ -52,7 +54,9 @@ def in_rows(of: Deviated, *operations: dict[str, Any]) -> list[hybrid_row.Row]:
 
 
 def of_dotnet(of: Deviated) -> object:
-    """Say what a client for .NET sees of a batch that fails, of its first item, and of one that is written."""
+    """
+    Say what a .NET client gets for a batch that fails, for the batch's first item, and for a batch that is written.
+    """
     failed = {**put("Replace", "none"), "id": "c", "ifMatch": '"old"'}
     of.upsert("k", "c")
     rows = in_rows(of, put("Create", "a"), failed)
@@ -184,7 +188,7 @@ def plain(of: Deviated) -> object:
         ("clock-ahead", lambda of: of.account.clock() - of.clock(), 0.0, 3600.0),
     ],
 )
-def test_a_deviation_changes_its_answer_until_it_ends(
+def test_a_deviation_changes_its_answer_until_it_is_switched_off(
     name: str, ask: Callable[[Deviated], object], true: object, false: object
 ):
     assert true == ask(Deviated())
@@ -198,8 +202,8 @@ def test_a_deviation_changes_its_answer_until_it_ends(
     )  # fmt: skip
 
 
-def test_every_deviation_is_tested_here_and_listed_in_the_readme():
-    (table,) = test_a_deviation_changes_its_answer_until_it_ends.pytestmark
+def test_every_deviation_is_tested_and_listed_in_the_readme():
+    (table,) = test_a_deviation_changes_its_answer_until_it_is_switched_off.pytestmark
     assert {*DEVIATIONS} == {row[0] for row in table.args[1]}
     readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
     listed = readme.partition("| Of Cosmos DB | |")[2].partition("\n\n")[0]

@@ -1,4 +1,6 @@
-"""A container that is put back to what it was, and an account whose other region takes the writes."""
+"""
+Tests of the emulated disasters: a container that is restored from a snapshot, and a failover to another region.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from cosmos_outbox_emulators.cosmos.regions import fail_over
 from tests.emulators.cosmos.driver import DOCUMENTS, Driver, documents, sign, substatus
 
 
-def test_a_restored_container_has_the_items_and_the_lsns_of_its_snapshot():
+def test_a_restored_container_has_the_items_and_lsns_of_its_snapshot():
     driver = Driver()
     driver.upsert("a", "kept", version=1)
     etag = json.loads(driver.item("GET", "a", "kept").body)["_etag"]
@@ -33,7 +35,7 @@ def test_a_restored_container_has_the_items_and_the_lsns_of_its_snapshot():
     assert ["new"] == [item["id"] for item in documents(driver.changes("0", before))]
 
 
-def test_a_range_that_was_split_since_the_snapshot_stays_split():
+def test_a_range_that_was_split_after_the_snapshot_stays_split():
     driver = Driver()
     for number in range(20):
         driver.upsert(number, str(number))
@@ -46,7 +48,7 @@ def test_a_range_that_was_split_since_the_snapshot_stays_split():
     assert {str(number) for number in range(20)} == parts[0] | parts[1]
 
 
-def test_without_a_snapshot_nothing_is_restored():
+def test_restoring_without_a_snapshot_is_refused():
     with pytest.raises(CosmosError, match="No snapshot"):
         Driver().container.restore_snapshot()
 
@@ -58,7 +60,8 @@ def asked(driver: Driver, method: str, target: str, *, host: str, body: bytes = 
     return driver.gateway.answer(request)
 
 
-def test_after_a_failover_only_the_other_region_takes_writes_and_both_answer_reads():
+def test_after_a_failover_only_the_other_region_takes_writes():
+    """Both regions answer reads after a failover, but the old write region answers 403/3 to writes."""
     driver = Driver()
     assert "localhost" == fail_over(driver.account)
     described = json.loads(asked(driver, "GET", "/", host="127.0.0.1").body)

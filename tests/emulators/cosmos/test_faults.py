@@ -22,14 +22,14 @@ def strikes(faults, kind=RequestKind.CREATE, container="items", times=10):
     return [faults.strike(kind, container) is not None for _ in range(times)]
 
 
-def test_a_rule_skips_then_strikes_as_often_as_counted_then_is_gone():
+def test_a_fault_rule_strikes_count_times_after_the_skipped_requests():
     faults = Faults()
     faults.add({"operation": "create", "status": 429, "skip": 2, "count": 3})
     assert [False] * 2 + [True] * 3 + [False] * 5 == strikes(faults)
     assert 0 == len(faults)
 
 
-def test_a_rule_without_a_count_strikes_until_cleared():
+def test_a_fault_rule_without_a_count_strikes_until_it_is_cleared():
     faults = Faults()
     faults.add({"status": 503})
     assert all(strikes(faults))
@@ -37,7 +37,7 @@ def test_a_rule_without_a_count_strikes_until_cleared():
     assert not any(strikes(faults))
 
 
-def test_a_rule_strikes_only_its_operation_and_container():
+def test_a_fault_rule_strikes_only_its_operation_and_container():
     faults = Faults()
     faults.add({"operation": "batch", "container": "items", "status": 503})
     assert not any(strikes(faults, RequestKind.CREATE))
@@ -45,7 +45,7 @@ def test_a_rule_strikes_only_its_operation_and_container():
     assert all(strikes(faults, RequestKind.BATCH))
 
 
-def test_a_rule_strikes_only_its_partition_and_no_request_that_names_none():
+def test_a_fault_rule_strikes_only_requests_to_its_partition():
     faults = Faults()
     faults.add({"partition": "1", "status": 429})
     assert [None, None, 429] == [
@@ -57,14 +57,14 @@ def test_a_rule_strikes_only_its_partition_and_no_request_that_names_none():
     ]
 
 
-def test_the_oldest_rule_that_applies_wins():
+def test_the_oldest_fault_rule_that_applies_wins():
     faults = Faults()
     faults.add({"status": 503, "count": 1})
     faults.add({"status": 429})
     assert [503, 429] == [faults.strike(RequestKind.READ, "c").status for _ in range(2)]
 
 
-def test_a_probability_draws_the_same_from_the_same_seed():
+def test_a_fault_rule_with_the_same_seed_strikes_the_same_requests():
     def drawn(seed):
         faults = Faults()
         faults.add({"status": 503, "probability": 0.4, "seed": seed})
@@ -97,7 +97,7 @@ def test_a_probability_draws_the_same_from_the_same_seed():
         ({"status": 429, "retry_after": 5}, "retry_after"),
     ],
 )
-def test_a_mistake_in_a_rule_is_named(values, named):
+def test_the_error_for_a_wrong_fault_rule_names_the_mistake(values, named):
     with pytest.raises(ValueError, match=named):
         FaultRule.from_dict(values)
 
@@ -108,7 +108,7 @@ def test_a_mistake_in_a_rule_is_named(values, named):
         st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers()),
     )
 )
-def test_any_json_object_is_a_rule_or_a_value_error(values):
+def test_any_json_object_is_a_fault_rule_or_raises_value_error(values):
     try:
         rule = FaultRule.from_dict(values)
     except ValueError:
@@ -119,7 +119,11 @@ def test_any_json_object_is_a_rule_or_a_value_error(values):
 
 @asynccontextmanager
 async def asking(*, partitions=1):
-    """A server, and what sends it a request to container "c": its status, its body, or None if it cuts the connection."""
+    """
+    Run a server; yield it and a function that sends a request to container "c".
+
+    The function returns status and body, or None for both if the server cuts the connection.
+    """
     async with CosmosServer(Account(partitions=partitions)) as server, aiohttp.ClientSession() as session:
         plant(
             server.account, {"databases": [{"id": "d", "containers": [{"id": "c", "partitionKey": "/pk"}]}]}
@@ -151,7 +155,7 @@ async def asking(*, partitions=1):
         ({"delay_s": 0.01}, 201, 1),
     ],
 )
-async def test_a_request_ends_as_its_rule_says(rule, status, stored):
+async def test_a_request_ends_as_its_fault_rule_says(rule, status, stored):
     async with asking() as (server, ask):
         server.faults.add(rule)
         assert status == (await ask({"id": "a", "pk": "k"}))[0]
@@ -159,7 +163,7 @@ async def test_a_request_ends_as_its_rule_says(rule, status, stored):
 
 
 @wired
-async def test_one_throttled_operation_of_a_batch_undoes_the_whole():
+async def test_one_throttled_operation_fails_the_whole_batch():
     async with asking() as (server, ask):
         server.faults.add({"operation": "batch", "op_index": 1, "status": 429, "retry_after_ms": 7})
         status, results = await ask(
@@ -171,7 +175,7 @@ async def test_one_throttled_operation_of_a_batch_undoes_the_whole():
 
 
 @wired
-async def test_a_hot_partition_refuses_its_own_keys_and_no_other():
+async def test_a_hot_partition_refuses_only_its_own_keys():
     async with asking(partitions=2) as (server, ask):
         container = server.account.container("d", "c")
         hot, other = (partition.range_id for partition in container.partitions)

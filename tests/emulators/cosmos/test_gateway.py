@@ -1,4 +1,4 @@
-"""What the gateway answers to requests that are wrong: the status of Azure, never a 500."""
+"""Tests of the gateway's answers to wrong requests: they have the status that Azure gives, and never 500."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONTAINER = {"id": "n", "partitionKey": {"paths": ["/pk"]}}
         ("GET", "/dbs/\udcff", (400, 0)),
     ],
 )
-def test_a_path_that_leads_nowhere(method, target, expected):
+def test_a_path_without_a_resource_gets_the_status_of_azure(method, target, expected):
     assert expected == substatus(Driver().send(method, target))
 
 
@@ -130,8 +130,10 @@ def test_a_malformed_request_gets_the_status_of_azure(method, target, body, head
     assert expected == Driver().send(method, target, body, **headers).status
 
 
-def test_all_versions_and_deletes_is_refused_as_on_an_account_where_it_was_not_switched_on():
-    """By these words azure-cosmos' own tests know such an account, and are skipped on it."""
+def test_the_all_versions_and_deletes_mode_is_refused_as_not_enabled():
+    """
+    The error has the words of Azure, by which the tests of azure-cosmos recognise an account without this mode.
+    """
     reply = Driver().send("GET", DOCUMENTS, a_im="Full-Fidelity Feed")
     assert 400 == reply.status
     assert b"All Versions and Deletes" in reply.body
@@ -158,7 +160,7 @@ def test_a_missing_or_wrong_signature_is_unauthorized():
     assert 200 == driver.send("GET", "/dbs").status
 
 
-def test_a_recreated_container_is_noticed_by_its_id():
+def test_a_request_for_the_resource_id_of_a_deleted_container_is_refused():
     driver = Driver()
     old = driver.container.rid
     assert 204 == driver.send("DELETE", "/dbs/d/colls/c").status
@@ -166,7 +168,7 @@ def test_a_recreated_container_is_noticed_by_its_id():
     assert (400, 1024) == substatus(driver.send("GET", DOCUMENTS, x_ms_cosmos_intended_collection_rid=old))
 
 
-def test_no_response_is_wanted_with_prefer_minimal():
+def test_a_write_with_prefer_minimal_has_no_body():
     driver = Driver()
     created = driver.item("POST", "k", None, {"id": "a", "pk": "k"}, prefer="return=minimal")
     assert (201, b"") == (created.status, created.body)
@@ -174,15 +176,15 @@ def test_no_response_is_wanted_with_prefer_minimal():
     assert driver.item("GET", "k", "a", prefer="return=minimal").body
 
 
-def test_a_matching_etag_needs_no_body():
+def test_a_read_with_a_matching_etag_is_304_without_a_body():
     driver = Driver()
     etag = driver.upsert("k", "a").headers["etag"]
     reply = driver.item("GET", "k", "a", if_none_match=etag)
     assert (304, b"", etag) == (reply.status, reply.body, reply.headers["etag"])
 
 
-def test_a_container_names_the_path_of_its_database():
-    """The SDK for Java makes the address of the container from it."""
+def test_the_answer_for_a_container_names_the_path_of_its_database():
+    """The SDK for Java builds the address of a container from the header x-ms-alt-content-path."""
     assert "dbs/d" == Driver().send("GET", "/dbs/d/colls/c").headers["x-ms-alt-content-path"]
 
 
@@ -195,8 +197,8 @@ def test_headers_report_charge_session_and_range():
     assert "dbs/d/colls/c" == headers["x-ms-alt-content-path"]
 
 
-def test_a_defect_is_logged_and_answered(caplog):
-    """The last resort: even an unforeseen error reaches the client as an answer."""
+def test_an_unforeseen_error_is_logged_and_answered_with_500(caplog):
+    """A client gets an answer even if the emulator fails with an unforeseen error."""
     driver = Driver()
 
     def broken_clock():
@@ -228,7 +230,7 @@ STRANGE = [None, True, -1, 0, 1e300, 10**400, "", "x", "\x00", [], {}, [[]], ["x
 
 
 def with_one_replaced(value, strange):
-    """Yield `value` with each of its positions in turn replaced, removed or wrapped."""
+    """Yield copies of a JSON value, in each of which one part is replaced by `strange` or removed."""
     yield strange
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -242,7 +244,7 @@ def with_one_replaced(value, strange):
 
 
 @pytest.mark.parametrize(("method", "target", "extra", "body"), VALID)
-def test_a_wrong_type_at_any_position_is_never_a_500(method, target, extra, body):
+def test_a_wrong_type_anywhere_in_a_body_is_never_answered_with_500(method, target, extra, body):
     driver = Driver()
     driver.upsert("k", "a", n=1)
     assert driver.send(method, target, body, **extra).status < 300
@@ -255,7 +257,7 @@ def test_a_wrong_type_at_any_position_is_never_a_500(method, target, extra, body
 @pytest.mark.parametrize(
     ("item_id", "status"), [("a ", 401), ("a%20b", 401), ("a\tb", 400), ("100%", 200), (" a b", 200)]
 )
-def test_strict_ids_get_the_refusals_that_the_services_gateway_was_seen_to_give(item_id, status):
+def test_with_strict_ids_the_gateway_refuses_the_ids_that_azure_refuses(item_id, status):
     driver = Driver()
     driver.upsert("k", item_id)
     assert 200 == driver.item("GET", "k", item_id).status
@@ -278,7 +280,7 @@ def test_strict_ids_get_the_refusals_that_the_services_gateway_was_seen_to_give(
         ("x_ms_documentdb_partitionkeyrangeid", "rid,x"),
     ],
 )
-def test_a_header_with_a_value_that_the_service_does_not_know_is_a_bad_request(name, value):
+def test_a_header_with_an_unknown_value_is_a_bad_request(name, value):
     driver = Driver()
 
     assert (400, 0) == substatus(driver.send("GET", DOCUMENTS, **{name: value}))
@@ -292,7 +294,8 @@ def test_a_range_may_be_named_with_the_resource_id_of_its_container():
     assert 200 == driver.send("GET", DOCUMENTS, **named).status
 
 
-def test_a_token_of_entra_id_needs_the_account_key_for_its_signature_and_no_date():
+def test_a_token_of_entra_id_is_accepted_if_the_account_key_signs_it():
+    """Requests with a token of Microsoft Entra ID need no date header."""
     driver = Driver()
     key = base64.urlsafe_b64encode(driver.account.key.encode()).decode().rstrip("=")
 
@@ -303,13 +306,13 @@ def test_a_token_of_entra_id_needs_the_account_key_for_its_signature_and_no_date
     assert (200, 401) == (asked(key), asked("e30"))
 
 
-def test_a_body_of_binary_json_is_refused_in_words():
+def test_a_body_of_binary_json_is_refused_with_a_message_that_says_so():
     reply = Driver().item("POST", "k", None, b"\x80\xec\x01")
 
     assert (400, True) == (reply.status, b"binary JSON" in reply.body)
 
 
-def test_a_refusal_of_an_item_tells_the_session_how_far_the_range_is():
+def test_a_refused_read_of_an_item_still_returns_a_session_token():
     driver = Driver()
     driver.upsert("k", "a")
     refused = driver.item("GET", "k", "b")
@@ -318,7 +321,7 @@ def test_a_refusal_of_an_item_tells_the_session_how_far_the_range_is():
     assert "x-ms-content-path" not in refused.headers
 
 
-def test_a_batch_that_reads_waits_for_what_its_session_has_seen():
+def test_a_batch_with_a_read_is_refused_if_it_is_behind_its_session():
     driver = Driver()
     driver.upsert("k", "a")
     later = {
@@ -332,7 +335,7 @@ def test_a_batch_that_reads_waits_for_what_its_session_has_seen():
     assert 200 == driver.item("POST", "k", None, [put("Create", "b")], **later).status
 
 
-def test_no_continuation_is_short_enough_for_a_limit_of_nothing():
+def test_a_limit_of_0_for_the_continuation_cannot_be_met():
     driver = Driver()
     for key in "ab":
         driver.upsert("k", key)

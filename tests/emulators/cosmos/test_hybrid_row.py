@@ -1,4 +1,6 @@
-"""The binary bodies of batches of the SDK for .NET, byte for byte as version 3.64.0 wrote them, and the batches in them."""
+"""
+Tests of the binary bodies of batches of the SDK for .NET, byte for byte as its version 3.64.0 writes them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ streams = st.sampled_from([OPERATION, RESULT]).flatmap(
 
 
 @pytest.mark.parametrize("kept", CORPUS, ids=[one["name"] for one in CORPUS])
-def test_rows_are_read_and_written_byte_for_byte_as_the_sdk_does(kept):
+def test_rows_are_read_and_written_byte_for_byte_as_by_the_sdk(kept):
     schema, stream = {one.number: one for one in rows_of}[kept["schema"]], bytes.fromhex(kept["hex"])
     rows = hybrid_row.read(schema, stream)
 
@@ -65,14 +67,14 @@ def test_rows_are_read_and_written_byte_for_byte_as_the_sdk_does(kept):
 
 @settings(max_examples=examples(100, many=2000))
 @given(streams)
-def test_what_is_written_is_read(written):
+def test_written_rows_are_read_back_unchanged(written):
     schema, rows = written
     assert rows == hybrid_row.read(schema, hybrid_row.write(schema, rows))
 
 
 @settings(max_examples=examples(100, many=2000))
 @given(streams, st.data())
-def test_a_stream_that_is_cut_or_changed_is_refused_or_has_fewer_rows(written, data):
+def test_a_damaged_stream_is_refused_or_has_fewer_rows(written, data):
     schema, rows = written
     stream = hybrid_row.write(schema, rows)
     at = data.draw(st.integers(0, len(stream) - 1))
@@ -113,7 +115,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "sentence"), REFUSED)
-def test_a_foreign_or_truncated_body_is_refused_with_a_sentence(body, sentence):
+def test_a_foreign_or_truncated_binary_body_is_refused_with_its_mistake(body, sentence):
     reply = Driver().batch("k", body)
 
     assert (400, sentence) == (reply.status, json.loads(reply.body)["message"])
@@ -125,7 +127,7 @@ def operation(kind: str, item_id: str | None = None, body: object = None, **colu
     return {**numbers, "id": item_id, "resourceBody": encoded, **columns}
 
 
-def test_a_batch_in_rows_is_answered_in_rows():
+def test_a_batch_in_binary_rows_is_answered_in_binary_rows():
     driver = Driver()
     patch = {"operations": [{"op": "incr", "path": "/n", "value": 2}], "condition": "from c where c.n = 1"}
     sent = [
@@ -147,7 +149,10 @@ def test_a_batch_in_rows_is_answered_in_rows():
     assert float(reply.headers["x-ms-request-charge"]) == sum(row["requestCharge"] for row in rows) > 0
 
 
-def test_a_failed_operation_is_named_and_the_others_are_rolled_back():
+def test_the_operations_beside_a_failed_one_are_rolled_back():
+    """
+    The failed operation of a batch has its own status. The other operations have 424, and nothing is stored.
+    """
     driver = Driver()
     driver.upsert("k", "a")
     sent = [
@@ -163,7 +168,7 @@ def test_a_failed_operation_is_named_and_the_others_are_rolled_back():
     assert 404 == driver.item("GET", "k", "b").status
 
 
-def test_a_body_that_is_no_json_fails_its_own_operation_of_a_bulk_request():
+def test_a_body_that_is_no_json_fails_only_its_operation_of_a_bulk_request():
     broken = {**operation("Create"), "resourceBody": b'{"id": '}
     sent = [
         {**one, "partitionKey": '["k"]'} for one in (broken, operation("Create", body={"id": "b", "pk": "k"}))
@@ -175,7 +180,7 @@ def test_a_body_that_is_no_json_fails_its_own_operation_of_a_bulk_request():
 
 
 @pytest.mark.parametrize("condition", ["ifMatch", "ifNoneMatch"])
-def test_a_read_that_finds_nothing_new_is_304_in_a_207_that_is_committed(condition):
+def test_a_batch_with_an_unmodified_read_is_committed_with_status_207(condition):
     driver = Driver()
     etag = driver.upsert("k", "a").headers["etag"]
     sent = [operation("Create", body={"id": "b", "pk": "k"}), operation("Read", "a", **{condition: etag})]
@@ -186,7 +191,7 @@ def test_a_read_that_finds_nothing_new_is_304_in_a_207_that_is_committed(conditi
     assert 200 == driver.item("GET", "k", "b").status
 
 
-def test_an_answer_of_more_than_ten_megabytes_fails_the_operation_that_made_it_too_large():
+def test_an_operation_that_makes_the_answer_exceed_10_mb_fails_with_413():
     driver = Driver()
     driver.upsert("k", "a", text="x" * 2**20)
     reply = driver.batch("k", hybrid_row.write(OPERATION, [operation("Read", "a")] * 10))

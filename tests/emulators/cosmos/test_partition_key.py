@@ -38,12 +38,12 @@ scalars = (
 )
 
 
-def test_the_hash_is_the_one_of_the_dotnet_sdk():
+def test_the_hash_of_a_key_is_that_of_the_dotnet_sdk():
     assert "22E342F38A486A088463DFF7838A5963" == logical_key(["redmond"]).epk
 
 
 def random_keys(version: int) -> list[list[object]]:
-    """Strings of every length, numbers and constants; version 3 stands for keys of three levels."""
+    """Return texts of many lengths, numbers and constants as keys; for version 3, keys of three levels."""
     draw = random.Random(20)
     texts = ["".join(draw.choices(string.printable + "äß€😀漢", k=length)) for length in range(0, 150, 2)]
     if version == 3:
@@ -54,14 +54,14 @@ def random_keys(version: int) -> list[list[object]]:
             [None, "a", {}],
         ]
     numbers = [struct.unpack("<d", draw.randbytes(7) + b"\x40")[0] for _ in range(60)]
-    # The SDK cuts integers to 32 bits before it hashes them by version 1
+    # The SDK cuts integers to 32 bits before it hashes them by version 1, so these are left out there.
     whole = [0, -1, *(draw.randint(-(2**53), 2**53) for _ in range(60))] if version == 2 else []
     return [[value] for value in (*texts, *numbers, *whole, 0.0, 1.5, True, False, "")]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_the_hash_is_the_one_of_the_python_sdk(version: int):
-    """The oracle is the SDK's public `feed_range_from_partition_key`."""
+async def test_the_hash_of_a_key_is_that_of_the_python_sdk(version: int):
+    """The expected hashes come from the Python SDK's public method `feed_range_from_partition_key`."""
     definition = PartitionKey(["/a", "/b", "/c"]) if version == 3 else PartitionKey("/pk", version=version)
     async with CosmosServer() as server, CosmosClient(server.url, server.key) as client:
         database = await client.create_database("d")
@@ -73,20 +73,20 @@ async def test_the_hash_is_the_one_of_the_python_sdk(version: int):
 
 
 @given(scalars)
-def test_every_key_has_32_digits_within_the_ring(value):
+def test_every_hash_has_32_digits_and_lies_below_40(value):
     epk = logical_key([value]).epk
     assert 32 == len(epk)
     assert "00" <= epk < "40"
 
 
 @given(scalars, scalars)
-def test_keys_are_equal_when_the_values_are_equal_json(left, right):
+def test_two_keys_are_equal_exactly_when_their_values_are_equal_json(left, right):
     same = left == right and isinstance(left, bool) == isinstance(right, bool)
     assert same == (encode_components([left]) == encode_components([right]))
 
 
 @pytest.mark.parametrize("value", [1, 0, -7])
-def test_an_integer_and_its_float_are_one_key(value):
+def test_an_integer_and_the_equal_float_are_the_same_key(value):
     assert logical_key([value]) == logical_key([float(value)])
 
 
@@ -111,7 +111,7 @@ def test_the_middle_of_a_range_lies_inside(turns):
 @pytest.mark.parametrize(
     "text", ["", "x", "{}", '"a"', "[]", '["a","b"]', "[[1]]", '[{"a":1}]', "[NaN]", "[1e999]", '["\\ud800"]']
 )
-def test_a_malformed_header_is_refused(text):
+def test_a_malformed_partition_key_header_is_refused(text):
     with pytest.raises(CosmosError) as caught:
         parse_header(text, 1)
     assert 400 == caught.value.status
@@ -135,14 +135,14 @@ def test_a_quoted_name_on_a_path_may_hold_slashes():
     assert ("owner", "a/b") == parse_path('/owner/"a/b"')
 
 
-def test_ranges_of_version_1_are_cut_where_the_service_cuts_them():
+def test_ranges_of_version_1_have_the_bounds_of_microsoft_s_emulator():
     ranges = hash_v1.even_ranges(5)
     bounds = [
         "05C1C9CD673398",
         "05C1D9CD673398",
         "05C1E399CD6732",
         "05C1E9CD673398",
-    ]  # of Microsoft's emulator
+    ]  # as on Microsoft's emulator
     assert bounds == [low for low, _ in ranges[1:]]
     for low, high in ranges:
         cut = hash_v1.middle(low, high)
@@ -151,7 +151,7 @@ def test_ranges_of_version_1_are_cut_where_the_service_cuts_them():
 
 
 @pytest.mark.parametrize("key", [["t1"], ["t1", "u1"], ["t1", "u1", 1, 2]])
-def test_a_partial_key_is_refused_by_reads_writes_and_batches(key: list[object]):
+def test_reads_writes_and_batches_refuse_a_partial_hierarchical_key(key: list[object]):
     driver, items = Driver(), "/dbs/d/colls/h/docs"
     definition = {"paths": ["/tenant", "/owner/user", "/session"], "kind": "MultiHash", "version": 2}
     driver.ok("POST", "/dbs/d/colls", {"id": "h", "partitionKey": definition})
@@ -165,7 +165,7 @@ def test_a_partial_key_is_refused_by_reads_writes_and_batches(key: list[object])
         assert (400, 1001) == substatus(reply)
 
 
-def test_a_version_may_be_written_as_the_client_for_java_does():
+def test_the_version_of_a_key_may_be_written_as_the_java_client_does():
     levels = {"paths": ["/a", "/b"], "kind": "MultiHash", "version": "V2"}
     assert {**levels, "version": 2} == parse_definition(levels)
     with pytest.raises(CosmosError, match="version"):

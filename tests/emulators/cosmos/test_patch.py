@@ -36,7 +36,7 @@ def patched(*operations, document=DOCUMENT):
         ({"op": "set", "path": "/m~0n", "value": 7}, "m~n", 7),
     ],
 )
-def test_an_operation_does_what_cosmos_db_documents(operation, path, expected):
+def test_a_patch_operation_does_what_cosmos_db_documents(operation, path, expected):
     assert expected == patched(operation)[path]
 
 
@@ -74,7 +74,7 @@ def test_an_operation_does_what_cosmos_db_documents(operation, path, expected):
         {"op": "move", "path": "/o"},
     ],
 )
-def test_a_wrong_operation_is_refused(operation):
+def test_a_wrong_patch_operation_is_refused(operation):
     with pytest.raises(CosmosError) as caught:
         patched(operation)
     assert 400 == caught.value.status

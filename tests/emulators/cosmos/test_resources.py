@@ -1,4 +1,4 @@
-"""Databases, containers and offers, as the management half of an SDK sees them."""
+"""Tests of databases, containers and offers, as the management API of an SDK sees them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def offer_of(driver: Driver, link: str) -> dict:
     return offer
 
 
-def test_a_listing_has_pages_and_what_a_query_selects():
+def test_databases_are_listed_in_pages_and_by_query():
     driver = Driver()
     for name in "abc":
         driver.ok("POST", "/dbs", {"id": name})
@@ -39,15 +39,17 @@ def test_a_listing_has_pages_and_what_a_query_selects():
     assert 400 == driver.send("GET", "/dbs", x_ms_max_item_count="-2").status
 
 
-def test_an_offer_names_the_least_throughput():
+def test_an_offer_names_the_minimum_throughput():
     driver = Driver()
     offer = offer_of(driver, driver.ok("GET", "/dbs/d/colls/c")["_self"])
 
     assert "400" == driver.send("GET", f"/{offer['_self']}").headers["x-ms-cosmos-min-throughput"]
 
 
-def test_the_account_says_in_a_text_of_json_what_its_query_engine_can_do():
-    """The SDK for .NET hands it to native code, which ends the process where it has no fields."""
+def test_the_account_describes_its_query_engine_in_a_json_string():
+    """
+    The SDK for .NET passes `queryEngineConfiguration` to native code, which ends the process if fields are missing.
+    """
     engine = json.loads(Driver().ok("GET", "/")["queryEngineConfiguration"])
 
     assert (262_144, 0.9) == (engine["maxSqlQueryInputLength"], engine["maxQueryRequestTimeoutFraction"])
@@ -55,7 +57,7 @@ def test_the_account_says_in_a_text_of_json_what_its_query_engine_can_do():
 
 
 def signed_by_rid(driver: Driver, method: str, target: str) -> Reply:
-    """Send a request whose path has resource ids, signed as for such a path."""
+    """Send a request whose path consists of resource ids, with a signature of that path."""
     made = signature(
         base64.b64decode(driver.account.key), method, target.strip("/").split("/"), DATE, by_rid=True
     )
@@ -64,7 +66,8 @@ def signed_by_rid(driver: Driver, method: str, target: str) -> Reply:
     return driver.gateway.answer(Request(method=method, target=target, headers=CIMultiDict(headers)))
 
 
-def test_more_throughput_splits_a_container_at_once_and_less_merges_nothing():
+def test_raising_the_throughput_splits_a_container_at_once():
+    """A higher throughput splits partitions at once. A lower throughput merges none."""
     driver = Driver()
     container = driver.ok("GET", "/dbs/d/colls/c")
     offer = offer_of(driver, container["_self"])
@@ -80,7 +83,7 @@ def test_more_throughput_splits_a_container_at_once_and_less_merges_nothing():
     assert 400 == offer_of(driver, container["_self"])["content"]["offerThroughput"]
 
 
-def test_an_offer_is_named_by_one_text_in_all_of_its_fields():
+def test_the_id_the_rid_and_the_link_of_an_offer_have_the_same_name():
     driver = Driver()
     offer = offer_of(driver, driver.ok("GET", "/dbs/d/colls/c")["_self"])
 
@@ -88,7 +91,7 @@ def test_an_offer_is_named_by_one_text_in_all_of_its_fields():
     assert offer == driver.ok("GET", f"/offers/{offer['id']}")
 
 
-def test_containers_of_a_database_with_throughput_have_none_of_their_own():
+def test_containers_of_a_database_with_throughput_have_no_offer():
     driver = Driver()
     settings = json.dumps({"maxThroughput": 4000})
     driver.ok("POST", "/dbs", {"id": "shared"}, x_ms_cosmos_offer_autopilot_settings=settings)
@@ -100,7 +103,7 @@ def test_containers_of_a_database_with_throughput_have_none_of_their_own():
     assert driver.ok("GET", "/dbs/shared/colls/c")["_self"] not in resources
 
 
-def test_resources_are_found_by_their_self_links():
+def test_resources_can_be_read_by_their_self_links():
     driver = Driver()
     driver.upsert("k", "a")
     (item,) = driver.rows("SELECT * FROM c")
@@ -111,7 +114,7 @@ def test_resources_are_found_by_their_self_links():
     assert 404 == signed_by_rid(driver, "GET", "/dbs/AAAAAA==/").status
 
 
-def test_an_indexing_policy_is_completed():
+def test_an_indexing_policy_is_completed_with_azure_s_defaults():
     driver = Driver()
     policy = {
         "includedPaths": [{"path": "/", "indexes": [{"kind": "Hash"}]}],
@@ -125,7 +128,7 @@ def test_an_indexing_policy_is_completed():
     assert [{"path": "/a/*"}, {"path": '/"_etag"/?'}] == made["excludedPaths"]
 
 
-def test_all_items_of_a_partition_key_are_deleted():
+def test_one_request_deletes_all_items_of_a_partition_key():
     driver = Driver()
     driver.upsert("k", "a")
     driver.upsert("other", "a")
@@ -137,13 +140,13 @@ def test_all_items_of_a_partition_key_are_deleted():
     assert (200, ["other"]) == (reply.status, driver.rows("SELECT VALUE c.pk FROM c"))
 
 
-def test_one_region_has_no_conflicts():
+def test_the_list_of_conflicts_is_empty():
     driver = Driver()
     assert [] == driver.ok("GET", "/dbs/d/colls/c/conflicts")["Conflicts"]
     assert (404, 0) == substatus(driver.send("GET", "/dbs/d/colls/c/conflicts/x"))
 
 
-def test_a_replace_may_give_an_item_another_id():
+def test_a_replace_may_change_the_id_of_an_item():
     driver = Driver()
     driver.upsert("k", "a")
     driver.upsert("k", "taken")
@@ -162,7 +165,7 @@ def test_a_patch_may_be_a_bare_list_of_operations():
     assert 200 == driver.item("PATCH", "k", "a", [{"op": "set", "path": "/n", "value": 1}]).status
 
 
-def test_a_batch_leaves_out_bodies_that_the_caller_does_not_want():
+def test_a_batch_with_prefer_minimal_returns_only_the_bodies_of_reads():
     driver = Driver()
     create = put("Create", "a")
     read = {"operationType": "Read", "id": "a"}
@@ -175,7 +178,7 @@ def test_a_batch_leaves_out_bodies_that_the_caller_does_not_want():
 
 
 @pytest.mark.parametrize(("goes_on", "expected"), [("True", [201, 409, 201]), ("False", [201, 409, 424])])
-def test_a_bulk_request_undoes_nothing(goes_on, expected):
+def test_a_failed_operation_of_a_bulk_request_undoes_no_other(goes_on, expected):
     driver = Driver()
     keys = ("k", "k", "other")
     operations = [{**put("Create", "a", key), "partitionKey": json.dumps([key])} for key in keys]
@@ -195,9 +198,8 @@ def test_a_bulk_request_undoes_nothing(goes_on, expected):
 
 
 @pytest.mark.parametrize(("atomic", "expected"), [("False", [201, 400, 201]), ("True", None)])
-def test_an_operation_whose_body_is_no_object_fails_a_batch_but_of_a_bulk_request_itself_alone(
-    atomic, expected
-):
+def test_a_body_that_is_no_object_fails_a_whole_batch(atomic, expected):
+    """An operation whose body is no object fails its whole batch. In a bulk request, it fails alone."""
     driver = Driver()
     operations = [{**put("Create", name), "partitionKey": '["k"]'} for name in "abc"]
     operations[1]["resourceBody"] = "no object"

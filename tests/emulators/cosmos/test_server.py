@@ -1,4 +1,4 @@
-"""The server under clients that do not speak HTTP, or only half of it."""
+"""Tests of the emulated Cosmos DB server with clients that send incomplete or unusual HTTP."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ async def test_the_account_advertises_the_address_that_the_client_used():
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 1001])
-def test_an_account_has_a_sensible_number_of_partitions(partitions):
+def test_an_account_refuses_an_impossible_number_of_partitions(partitions):
     with pytest.raises(ValueError, match="partitions"):
         Account(partitions=partitions)

@@ -1,5 +1,5 @@
 """
-Session consistency: a read is never behind its session token, and behind the writes as far as the replica lags.
+Tests of session consistency: no read is behind its session token, and a lagging replica shows old items to other reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def session(token: str) -> dict[str, str]:
     return {"x_ms_session_token": token}
 
 
-def test_a_read_behind_its_session_is_refused():
+def test_a_read_that_would_be_behind_its_session_token_is_refused():
     driver = Driver()
     token = driver.upsert("k", "a").headers["x-ms-session-token"]
     assert 200 == driver.item("GET", "k", "a", x_ms_session_token=token).status
@@ -34,7 +34,7 @@ def test_a_read_behind_its_session_is_refused():
     assert (400, 0) == substatus(driver.item("GET", "k", "a", **session("nonsense")))
 
 
-def test_the_session_of_another_container_says_nothing_of_this_one():
+def test_the_session_token_of_a_deleted_container_is_ignored():
     driver = Driver()
     (before, after) = (driver.upsert("k", "a").headers["x-ms-session-token"] for _ in range(2))
     driver.ok("DELETE", "/dbs/d/colls/c")
@@ -45,7 +45,7 @@ def test_the_session_of_another_container_says_nothing_of_this_one():
     assert 200 == driver.item("GET", "k", "a", **session(after)).status
 
 
-def test_a_session_holds_across_a_split():
+def test_a_session_token_stays_valid_after_a_split():
     driver = Driver()
     driver.upsert("k", "a")
     driver.container.split("0")
@@ -54,7 +54,7 @@ def test_a_session_holds_across_a_split():
     assert (404, 1002) == substatus(driver.item("GET", "k", "a", **session("0:-1#99")))
 
 
-def test_a_lagging_replica_shows_what_was():
+def test_a_lagging_replica_shows_the_items_as_they_were_before():
     driver = lagging()
     driver.upsert("k", "a", n=1)
     driver.upsert("k", "gone")
@@ -75,7 +75,7 @@ def test_a_lagging_replica_shows_what_was():
     assert {"a", "new"} == {item["id"] for item in documents(driver.changes("0"))}
 
 
-def test_the_feed_of_a_lagging_replica_loses_nothing():
+def test_the_change_feed_of_a_lagging_replica_loses_nothing():
     driver = lagging()
     seen, token = [], None
     for number in range(12):

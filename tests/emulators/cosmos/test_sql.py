@@ -110,7 +110,7 @@ def driver():
         ("undefined", ""),
     ],
 )
-def test_a_condition_selects(driver, condition, expected):
+def test_a_condition_selects_the_matching_items(driver, condition, expected):
     query = "SELECT VALUE c.id FROM c WHERE " + condition + " ORDER BY c.id"  # noqa: S608  # the text is ours
     rows = driver.rows(query, {"@type": "contact"})
     assert list(expected) == rows
@@ -149,7 +149,7 @@ def test_a_condition_selects(driver, condition, expected):
         ("SELECT DISTINCT VALUE c.id = 'a' ? 1 : c.id = 'b' ? 1.0 : true FROM c", [1, True]),
     ],
 )  # fmt: skip
-def test_a_query_returns(driver, query, expected):
+def test_a_query_returns_the_expected_rows(driver, query, expected):
     assert expected == driver.rows(query, {"@n": 1})
 
 
@@ -196,12 +196,12 @@ def test_a_query_returns(driver, query, expected):
         "SELECT * FROM \ud83d",
     ],
 )
-def test_what_is_not_understood_is_a_bad_request(driver, query):
+def test_a_query_that_cannot_be_parsed_is_a_bad_request(driver, query):
     reply = driver.query(query)
     assert (400, 0) == substatus(reply)
 
 
-def test_a_pattern_that_backtracks_is_still_fast(driver):
+def test_a_like_pattern_with_many_wildcards_is_still_fast(driver):
     driver.upsert("long", "long", text="a" * 3000)
     pattern = "%a" * 200 + "b"
     assert [] == driver.rows("SELECT * FROM c WHERE c.text LIKE @p", {"@p": pattern})
@@ -236,9 +236,9 @@ def drain(driver, query, size, between=lambda: None, **headers):
     ),
     inserts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=20),
 )
-def test_paging_shows_each_old_row_once_whatever_is_inserted_meanwhile(items, size, query, inserts):
+def test_paging_shows_each_old_row_once_despite_insertions_between_pages(items, size, query, inserts):
     driver = Driver(partitions=2)
-    # Rows of several partition keys are sorted by the client alone
+    # A client has to sort the rows of several partition keys itself. So an ordered query has a single key here.
     key = {"x_ms_documentdb_partitionkey": '["k"]'} if "ORDER" in query else {}
     for number, (n, m) in enumerate(items):
         driver.upsert("k" if key else f"k{n}", f"old{number}", n=n, m=m)
@@ -289,7 +289,7 @@ def test_pages_of_a_limited_query_add_up_to_the_slice(numbers, size, offset, lim
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_order_by_ranks_types_then_values(values):
+def test_order_by_sorts_by_type_and_then_by_value(values):
     driver = Driver()
     for number, value in enumerate(values):
         driver.upsert("k", str(number), v=value)
@@ -304,7 +304,7 @@ def test_order_by_ranks_types_then_values(values):
     )
 
 
-def test_a_query_of_one_range_reads_that_range_only_and_its_windows_add_up():
+def test_queries_of_all_ranges_find_each_item_once():
     driver = Driver(partitions=4)
     for number in range(40):
         driver.upsert(f"k{number}", str(number))
@@ -330,13 +330,14 @@ def test_the_continuation_of_another_query_is_a_bad_request(driver):
     assert 400 == driver.query("SELECT c.id FROM c", x_ms_continuation=token).status
 
 
-def test_the_distance_of_two_points_is_in_metres(driver):
+def test_st_distance_returns_metres(driver):
     query = "SELECT VALUE ST_DISTANCE({type: 'Point', coordinates: [13.4, 52.5]}, {type: 'Point', coordinates: [2.35, 48.86]}) FROM c"
     assert 870_000 < driver.rows(query)[0] < 886_000
 
 
 @pytest.mark.parametrize("place", [[180.5, 0], [0, -90.5], ["0", 0], [0]])
-def test_what_is_no_place_on_earth_is_invalid_and_has_no_distance(driver, place):
+def test_a_point_that_is_no_place_on_earth_is_invalid(driver, place):
+    """ST_ISVALID is false for a point that is no place on earth, and ST_DISTANCE to it is undefined."""
     query = "SELECT VALUE [ST_ISVALID(@here), ST_ISVALID(@there), ST_ISVALID(c.none), ST_DISTANCE(@here, @there)] FROM c"
     points = {
         "@here": {"type": "Point", "coordinates": [0, 0]},
@@ -347,7 +348,7 @@ def test_what_is_no_place_on_earth_is_invalid_and_has_no_distance(driver, place)
     assert [{"valid": False, "reason": "Latitude values must be between -90 and 90 degrees."}] == detailed
 
 
-def test_the_readme_names_every_function():
+def test_the_readme_lists_every_sql_function():
     readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
     (row,) = re.findall(r"^\| SQL functions \|.*$", readme, re.MULTILINE)
     assert {*FUNCTIONS, *AGGREGATES} == set(re.findall(r"[A-Z_]{3,}", row.split("|")[3].partition(";")[0]))

@@ -1,4 +1,6 @@
-"""Throttling by request units: low priority first, buckets, and each partition for itself."""
+"""
+Tests of throttling by request units: low priority first, throughput buckets, and each physical partition for itself.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ LOW, HIGH = {PRIORITY: "Low"}, {PRIORITY: "High"}
 def spent(
     throttle: Throttle, headers: Mapping[str, str], *, now: float, units: float = 10, most: int = 1000
 ) -> float:
-    """Return how many units requests may spend at a moment, one after another, until one is refused."""
+    """Send requests at one moment until one is refused; return how many request units they used."""
     total = 0.0
     for _ in range(most):
         try:
@@ -28,23 +30,28 @@ def spent(
     return total
 
 
-def test_low_priority_has_everything_where_it_is_alone_and_is_refused_before_high() -> None:
+def test_low_priority_is_refused_before_high_priority() -> None:
+    """Without requests of high priority, low priority may use all request units."""
     throttle = Throttle(100)
     assert 100 == spent(throttle, LOW, now=0.2)
     assert 100 == spent(throttle, HIGH, now=0.5), (
         "it is refused only where high priority alone used the second"
     )
     assert 0 == spent(throttle, {}, now=0.9)
-    assert 0 == spent(throttle, LOW, now=1.1), "what high priority had beyond the second is paid by low"
+    assert 0 == spent(throttle, LOW, now=1.1), (
+        "low priority pays for what high priority used beyond the second"
+    )
     assert 60 == spent(throttle, {}, now=1.2, most=6)
-    assert 40 == spent(throttle, LOW, now=2.5), "60 were left to pay"
-    assert 100 == spent(throttle, LOW, now=30), "what was not used is not kept"
+    assert 40 == spent(throttle, LOW, now=2.5), "60 request units were still owed"
+    assert 100 == spent(throttle, LOW, now=30), "unused request units are not kept"
 
 
-def test_a_bucket_has_its_percentage_and_leaves_the_rest_to_others() -> None:
+def test_a_throughput_bucket_may_use_only_its_percentage() -> None:
     throttle = Throttle(100, {"2": 30})
     assert 30 == spent(throttle, {BUCKET: "2"}, now=0)
-    assert 70 == spent(throttle, {BUCKET: "3"}, now=0), "one without a percentage has what the container has"
+    assert 70 == spent(throttle, {BUCKET: "3"}, now=0), (
+        "a bucket without a percentage may use all of the container's throughput"
+    )
     assert 30 == spent(throttle, {BUCKET: "2"}, now=1)
     with pytest.raises(CosmosError) as refused:
         throttle.admit("0", 1, {BUCKET: "2"}, 1.75)
@@ -53,7 +60,7 @@ def test_a_bucket_has_its_percentage_and_leaves_the_rest_to_others() -> None:
         Throttle(100, {"6": 10})
 
 
-def test_a_container_is_throttled_through_the_gateway_each_partition_for_itself() -> None:
+def test_the_gateway_throttles_each_partition_for_itself() -> None:
     driver = Driver(partitions=2)
     driver.gateway.throttle(driver.container, 40)
     first, second = (part.range_id for part in driver.container.partitions)
@@ -68,7 +75,8 @@ def test_a_container_is_throttled_through_the_gateway_each_partition_for_itself(
     assert 304 == driver.changes(first, **LOW).status
 
 
-def test_a_bucket_that_does_not_exist_is_refused_and_both_headers_are_taken_without_a_limit() -> None:
+def test_an_unknown_throughput_bucket_is_refused() -> None:
+    """The headers of bucket and priority have no effect on a container without a limit of throughput."""
     driver = Driver()
     assert 304 == driver.changes("0", **LOW, **{BUCKET: "5"}).status
     assert 400 == driver.changes("0", **{BUCKET: "6"}).status

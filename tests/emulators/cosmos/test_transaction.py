@@ -1,4 +1,6 @@
-"""Batches against a model: all operations or none, one LSN, and the etag rules."""
+"""
+Tests of transactional batches against a model: all operations or none are applied, at one LSN, and etags are respected.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ operations = st.one_of(
 
 
 def model_apply(state, operation):
-    """Return the status that one operation must have, and change the model's state."""
+    """Apply one operation to the model's state, and return the status that it should have."""
     kind, body = operation["operationType"], operation.get("resourceBody", {})
     item_id = body.get("id") if kind in ("Create", "Upsert") else operation["id"]
     exists = item_id in state
@@ -81,7 +83,7 @@ def test_a_batch_is_applied_as_a_whole_or_not_at_all(batches):
         continuation = page.headers["etag"]
 
 
-def test_if_match_and_the_key_guard_operations_of_a_batch():
+def test_an_operation_with_a_wrong_etag_or_key_fails_its_batch():
     driver = Driver()
     etag = driver.upsert("k", "a", n=1).headers["etag"]
     replace = {**put("Replace", "a", n=2), "id": "a"}
@@ -133,7 +135,7 @@ def test_an_item_of_more_than_128_levels_is_refused():
     assert 400 == driver.item("PATCH", "k", "a", operations).status
 
 
-def test_an_item_that_grows_past_two_megabytes_is_refused():
+def test_a_patch_that_makes_an_item_larger_than_two_megabytes_is_refused():
     driver = Driver()
     driver.upsert("k", "a", text="x" * 1_500_000)
     reply = driver.item(
