@@ -1,5 +1,5 @@
 """
-What the tests of the engine share: a clock that is moved by hand, messages, and a receiver without a wire.
+Helpers for the tests of the Service Bus engine: a clock that is moved by hand, messages, and a receiver without a connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from cosmos_outbox_emulators.servicebus.primitives import Symbol, Timestamp, UIn
 
 
 class ManualClock:
-    """Broker time: moves only when told, and runs the timers that fall due on the way."""
+    """
+    The broker's clock. It moves only when a test moves it, and runs the timers that fall due on the way.
+    """
 
     def __init__(self):
         self.now = 1_000_000.0
@@ -39,7 +41,7 @@ def broker(config):
 
 
 def topic_broker(*, subscription=None, **topic):
-    """One topic "t" with one subscription "s"."""
+    """Return a broker with one topic "t" and one subscription "s", and its clock."""
     return broker(
         {
             "topics": [
@@ -85,7 +87,7 @@ def scheduled(message_id, at, **fields):
 
 
 class Recorder:
-    """A receiver that keeps what it is given."""
+    """A receiver that keeps the deliveries that it gets."""
 
     def __init__(self, credit=1000, *, receive_and_delete=False, container=None):
         self.credit = credit
@@ -110,6 +112,6 @@ class Recorder:
         return [entry.message.message_id for entry, _ in self.got]
 
     def take(self):
-        """What came since the last time, as (id, token, delivery count)."""
+        """Return the deliveries since the last call, each as (message id, lock token, delivery count)."""
         got, self.got = self.got, []
         return [(entry.message.message_id, token, entry.delivery_count) for entry, token in got]

@@ -1,4 +1,6 @@
-"""What AMQP values survive, and what is refused."""
+"""
+Tests of the emulator's AMQP encoding: which values survive encoding and decoding, and which bytes are refused.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ values = st.recursive(
 
 def exact(value):
     """
-    The value with the type of every part: 1, True and ULong(1) are equal in Python and different in AMQP.
+    Return a value with the type of each part, because 1, True and ULong(1) are equal in Python but different in AMQP.
     """
     if isinstance(value, dict):
         return dict, [(exact(key), exact(item)) for key, item in value.items()]
@@ -101,7 +103,7 @@ def exact(value):
 
 
 @given(values)
-def test_every_value_comes_back_with_its_type(value):
+def test_every_encoded_value_is_decoded_with_its_type(value):
     data = encode(value)
     decoded, end = decode(data)
     assert exact(value) == exact(decoded)
@@ -109,7 +111,7 @@ def test_every_value_comes_back_with_its_type(value):
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_decoded_or_refused_and_nothing_else(data):
+def test_any_bytes_are_decoded_or_raise_decode_error(data):
     for read in (decode, skip):
         try:
             result = read(data, 0)
@@ -119,7 +121,7 @@ def test_garbage_is_decoded_or_refused_and_nothing_else(data):
 
 
 @given(values, st.data())
-def test_a_cut_value_is_refused(value, data):
+def test_a_truncated_value_is_refused(value, data):
     encoded = encode(value)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(DecodeError):
@@ -148,7 +150,7 @@ def test_malformed_values_are_refused(data):
         decode(data)
 
 
-def test_the_wire_form_is_the_one_of_the_specification():
+def test_values_are_encoded_as_the_amqp_specification_says():
     assert b"\xa1\x03abc" == encode("abc")
     assert b"\xa3\x03abc" == encode(Symbol("abc"))
     assert b"\x00\x53\x24\x45" == encode(Described(ULong(0x24), []))

@@ -1,4 +1,4 @@
-"""Every mistake in a configuration is named by its path."""
+"""Tests that a mistake in the configuration of the Service Bus emulator is reported with its path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from cosmos_outbox_emulators.servicebus.broker import Broker
 
 
-def test_the_default_is_the_topic_of_the_project():
+def test_the_default_configuration_has_the_topic_events():
     topic = Broker.default().topic("events")
     queue = Broker.default().queue("events/Subscriptions/all")
     assert 600 == topic.config.dedup_window_s
@@ -52,6 +52,6 @@ def test_the_default_is_the_topic_of_the_project():
         ),
     ],
 )
-def test_a_mistake_is_named_by_its_path(config, words):
+def test_a_mistake_in_the_configuration_is_reported_with_its_path(config, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         Broker.from_config(config)

@@ -1,4 +1,8 @@
-"""Each deviation changes what it is about, also of entities that are made later, and at its end Azure's ways are back."""
+"""
+Tests that each deviation of the Service Bus emulator changes one behaviour, also of entities that are created later.
+
+When the deviation ends, the behaviour is Azure's again.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +122,7 @@ LOST = "com.microsoft:session-lock-lost"
         ("bus-ahead", lambda of, clock: of.timers.now() - clock(), 0, 3600),
     ],
 )
-def test_a_deviation_changes_what_it_is_about_until_it_ends(
+def test_a_deviation_changes_its_behaviour_until_it_is_switched_off(
     name: str, ask: Callable[[Broker, ManualClock], object], true: object, false: object
 ):
     for switched, remade, expected in (
@@ -137,8 +141,8 @@ def test_a_deviation_changes_what_it_is_about_until_it_ends(
         assert expected == ask(of, clock)
 
 
-def test_every_deviation_is_tested_here_and_listed_in_the_readme():
-    (table,) = test_a_deviation_changes_what_it_is_about_until_it_ends.pytestmark
+def test_every_deviation_is_tested_and_listed_in_the_readme():
+    (table,) = test_a_deviation_changes_its_behaviour_until_it_is_switched_off.pytestmark
     assert [*DEVIATIONS] == [row[0] for row in table.args[1]]
     readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
     listed = readme.partition("| Of Service Bus | |")[2].partition("\n\n")[0]

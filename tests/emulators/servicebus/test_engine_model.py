@@ -1,4 +1,6 @@
-"""The engine against a model: any order of sends, receivers, settlements, lost links and time."""
+"""
+Tests of the Service Bus engine against a model, with any order of sends, receivers, settlements, lost links and time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ LOCK_S, WINDOW_S, MAX_DELIVERIES = 10, 25, 3
 
 
 class Consumer(Recorder):
-    """Remembers which deliveries it has not settled."""
+    """A receiver that remembers which deliveries it has not settled."""
 
     def __init__(self, machine, credit):
         super().__init__(credit)
@@ -36,7 +38,11 @@ class Consumer(Recorder):
 
 
 class SessionSubscription(RuleBasedStateMachine):
-    """Message ids are numbers in sending order, so that order inside a session is the order of the ids."""
+    """
+    Compares a subscription with sessions with a model.
+
+    The message ids are numbers in the order of sending. So the messages of a session are in order when their ids are.
+    """
 
     requires_session = True
 
@@ -159,7 +165,7 @@ class SessionSubscription(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 4, 9, 10, 11, 30]))
     def wait(self, seconds):
-        # Time moves in small steps so that the model sees each loss of a lock before the redelivery it causes.
+        # Time moves in small steps, so that the model sees the loss of each lock before the redelivery that follows.
         for _ in range(seconds * 2):
             due = [
                 entry
@@ -182,7 +188,7 @@ class SessionSubscription(RuleBasedStateMachine):
         assert (len(self.sent), self.duplicates) == (self.topic.published, self.topic.duplicates)
 
     @invariant()
-    def what_is_ready_is_in_order(self):
+    def ready_messages_are_in_order(self):
         if self.requires_session:
             ready = [session.ready for session in self.queue.sessions._sessions.values()]
         else:
@@ -192,7 +198,7 @@ class SessionSubscription(RuleBasedStateMachine):
             assert sorted(names) == names
 
     @invariant()
-    def no_receiver_waits_for_what_is_there(self):
+    def no_receiver_waits_while_messages_are_ready(self):
         waiting = [c for c in self.open_consumers() if self.requires_session and c.session is None]
         assert not (waiting and self.queue.sessions._available)
         for consumer in self.open_consumers():
@@ -201,7 +207,9 @@ class SessionSubscription(RuleBasedStateMachine):
                 assert not (consumer.credit > 0 and ready), "credit was left unused"
 
     def granted_now(self, consumer):
-        """A session handed to a waiting receiver is delivered from its next flow on, as on the wire."""
+        """
+        Say whether a waiting receiver has just got a session. Its messages are delivered after the receiver's next flow.
+        """
         return consumer.failure is None and consumer.session is not None and not consumer.got
 
 

@@ -1,4 +1,7 @@
-"""Which events a fault strikes, what their peer is told, and what is stored all the same."""
+"""
+Tests of the faults of the Service Bus emulator: which requests a fault strikes, what the peer learns, and what is stored
+anyway.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,14 @@ def struck(faults, times, *, entity="events", on=On.SEND):
         ({"count": None}, [True] * 5),
     ],
 )
-def test_skip_and_count_choose_the_events_and_one_is_the_default(faults, chosen, expected):
+def test_skip_and_count_choose_the_requests_that_a_fault_strikes(faults, chosen, expected):
+    """By default, a fault strikes the first request only."""
     fault = faults.add({"action": "lost", **chosen})
     assert expected == struck(faults, 5)
     assert sum(expected) == fault.struck
 
 
-def test_only_the_named_entity_and_event_are_struck(faults):
+def test_a_fault_strikes_only_the_named_entity_and_kind_of_request(faults):
     faults.add({"action": "lost", "entity": "Other", "count": None})
     faults.add({"action": "no-ack", "on": "settle", "count": None})
     assert [False] == struck(faults, 1)
@@ -51,7 +55,7 @@ def test_only_the_named_entity_and_event_are_struck(faults):
     assert [True] == struck(faults, 1, on=On.SETTLE)
 
 
-def test_chance_is_the_same_for_the_same_seed(faults):
+def test_a_fault_with_the_same_seed_strikes_the_same_requests(faults):
     runs = []
     for _ in range(2):
         faults.clear()
@@ -61,7 +65,8 @@ def test_chance_is_the_same_for_the_same_seed(faults):
     assert 230 < sum(runs[0]) < 370
 
 
-def test_latencies_add_up_and_do_not_hide_other_faults(faults):
+def test_latencies_of_several_faults_add_up(faults):
+    """A fault of kind `latency` delays a request, but does not keep other faults from striking it."""
     faults.add({"action": "latency", "seconds": 0.02})
     faults.add({"action": "latency", "seconds": 0.01, "entity": "events"})
     faults.add({"action": "lost"})
@@ -82,13 +87,13 @@ def test_latencies_add_up_and_do_not_hide_other_faults(faults):
         ({"action": "latency", "seconds": 0}, "latency needs a positive number of seconds"),
     ],
 )
-def test_a_mistake_is_named(faults, fault, words):
+def test_the_error_for_a_wrong_fault_names_the_mistake(faults, fault, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         faults.add(fault)
 
 
 async def learned(client):
-    """What a peer learns of its first delivery, before it is told of the second one."""
+    """Return what a peer learns about its first delivery before it gets an answer about the second."""
     while (got := await client.read()) is not None:
         code, fields, _ = got
         if code == Code.DETACH:
@@ -148,7 +153,8 @@ async def test_a_settlement_ends_as_its_fault_says(fault, expected, completed):
 
 
 @wired
-async def test_time_delays_an_answer_gives_credit_back_and_ends_an_outage():
+async def test_timed_faults_end_when_their_seconds_have_passed():
+    """The timed faults delay an answer, withhold credit, or refuse connections for some seconds."""
     broker, clock = engine.broker(QUEUE)
     async with ServiceBusServer(broker) as server, wire.connected(server) as client:
         broker.faults.add({"action": "delay-ack", "seconds": 5})
@@ -181,7 +187,7 @@ async def test_time_delays_an_answer_gives_credit_back_and_ends_an_outage():
     ],
     ids=["disabled", "deleted", "idle"],
 )
-async def test_a_link_to_a_queue_that_is_gone_or_idle_is_detached(happens, condition):
+async def test_a_link_is_detached_when_it_is_idle_or_its_queue_is_gone(happens, condition):
     broker, clock = engine.broker({**QUEUE, "link_idle_s": 10})
     async with ServiceBusServer(broker) as server, wire.connected(server) as client:
         client.send(SENDER, wire.transfer(2, 0, encoded()))

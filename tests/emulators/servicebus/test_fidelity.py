@@ -1,5 +1,7 @@
 """
-What Azure does although a reader of AMQP would not guess it; the sources are in the fidelity table of the README.
+Tests of behaviour of Azure Service Bus that the AMQP specification does not suggest.
+
+The sources of each are in the fidelity table of emulators/README.md.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ async def client(server):
 
 
 def locked(queue):
-    """The one message of a queue, as (entry, lock token)."""
+    """Receive the only message of a queue; return it with its lock token."""
     receiver = Recorder()
     queue.attach(receiver)
     queue.pump(receiver)
@@ -75,7 +77,7 @@ def peeked(queue):
 
 
 @wired
-async def test_a_session_filter_is_answered_in_the_form_it_was_asked(server, client):
+async def test_a_session_filter_is_returned_in_the_form_of_the_request(server, client):
     for handle, asked in ((3, Described(SESSION_FILTER_CODE, "ada")), (4, "bob")):
         client.send(
             wire.attach(
@@ -91,7 +93,8 @@ async def test_a_session_filter_is_answered_in_the_form_it_was_asked(server, cli
 
 
 @wired
-async def test_a_delivery_is_annotated_with_its_lock_token_and_what_the_sender_annotated(server, client):
+async def test_a_delivery_is_annotated_with_its_lock_token(server, client):
+    """The lock token is added to the delivery annotations that the sender has set."""
     sent = (
         b"\x00\x53\x71"
         + encode({Symbol("mine"): 1})
@@ -110,7 +113,7 @@ async def test_a_delivery_is_annotated_with_its_lock_token_and_what_the_sender_a
 
 
 @wired
-async def test_links_are_detached_when_their_token_runs_out_unless_it_was_renewed():
+async def test_links_are_detached_when_their_token_expires():
     broker, clock = engine.broker(CONFIG)
     async with ServiceBusServer(broker) as server, wire.connected(server) as client:
         client.send(wire.attach("in", 3, receive=True, source="q", target="x"))
@@ -129,7 +132,8 @@ async def test_links_are_detached_when_their_token_runs_out_unless_it_was_renewe
 
 @wired
 @pytest.mark.parametrize("undeliverable_here", [False, True])
-async def test_abandoning_or_deferring_changes_properties(server, client, undeliverable_here):
+async def test_a_settlement_may_change_properties_of_an_abandoned_message(server, client, undeliverable_here):
+    """A settlement that abandons or defers a message may change its application properties."""
     server.broker.topic("q").publish([message("a", application={"old": 1, "kept": 2})])
     client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
     changes = {Symbol("old"): "new"}
@@ -140,7 +144,7 @@ async def test_abandoning_or_deferring_changes_properties(server, client, undeli
 
 
 @wired
-async def test_dead_lettering_changes_properties(server, client):
+async def test_dead_lettering_adds_reason_and_custom_properties(server, client):
     server.broker.topic("q").publish([message("a")])
     client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
     info = {"DeadLetterReason": "bad", "mine": 1}
@@ -151,7 +155,8 @@ async def test_dead_lettering_changes_properties(server, client):
     assert ("bad", 1) == (properties(entry)["DeadLetterReason"], properties(entry)["mine"])
 
 
-def test_dead_letters_are_not_counted_again_and_last_for_ever(queue):
+def test_dead_letters_never_expire(queue):
+    """Messages of a dead-letter queue neither expire nor get a higher delivery count."""
     queue.topic.publish([message("a", ttl_ms=60_000)])
     entry, token = locked(queue)
     queue.settle(token, Outcome.ABANDON)
@@ -164,7 +169,8 @@ def test_dead_letters_are_not_counted_again_and_last_for_ever(queue):
     assert 0xFFFFFFFF == header[2]
 
 
-def test_dead_letters_keep_their_numbers_and_are_peeked_at_in_their_order(queue):
+def test_dead_letters_keep_their_sequence_numbers(queue):
+    """Peeking at a dead-letter queue returns its messages in the order of their old sequence numbers."""
     queue.topic.publish([message("a"), message("b")])
     receiver = Recorder()
     queue.attach(receiver)
@@ -190,14 +196,15 @@ def test_deferring_counts_as_a_delivery(queue):
 
 
 @wired
-async def test_what_is_received_and_deleted_has_no_tag(server, client):
+async def test_a_delivery_in_receive_and_delete_mode_has_no_tag(server, client):
     server.broker.topic("q").publish([message("a")])
     client.send(wire.attach("in", 3, receive=True, source="q", target="x", settle_mode=1), wire.flow(3, 1))
     fields = await client.until(Code.TRANSFER)
     assert (b"", True) == (fields[2], fields[4])
 
 
-def test_a_queue_shows_what_is_scheduled_until_its_time_or_its_cancel(queue):
+def test_peeking_at_a_queue_shows_its_scheduled_messages(queue):
+    """A scheduled message is shown until its time comes or it is cancelled."""
     later = queue.clock() + 50
     queue.topic.publish([message("now"), scheduled("sent", later)])
     cancelled, waiting = queue.topic.schedule([scheduled("x", later), scheduled("y", later)])
@@ -205,17 +212,17 @@ def test_a_queue_shows_what_is_scheduled_until_its_time_or_its_cancel(queue):
     assert (3, 4) == (cancelled, waiting)
     queue.topic.cancel([cancelled])
     queue.clock.advance(50)
-    # Each gets a new number, as if it had been sent just now.
+    # A scheduled message gets a new sequence number when its time comes, as if it had been sent then.
     assert [("now", 1, 0), ("sent", 5, 0), ("y", 6, 0)] == peeked(queue)
 
 
-def test_a_subscription_does_not_show_what_is_scheduled():
+def test_peeking_at_a_subscription_shows_no_scheduled_messages():
     broker, clock = engine.topic_broker()
     broker.topic("t").publish([scheduled("later", clock() + 50)])
     assert [] == peeked(broker.queue("t/Subscriptions/s"))
 
 
-def test_only_a_message_that_was_numbered_before_says_so(queue):
+def test_only_a_scheduled_message_has_an_enqueue_sequence_number(queue):
     queue.topic.publish([message("direct"), scheduled("later", queue.clock() + 50)])
     queue.clock.advance(50)
     annotations = [
@@ -226,13 +233,13 @@ def test_only_a_message_that_was_numbered_before_says_so(queue):
 
 
 @pytest.mark.parametrize("name", ["x-opt-scheduled-enqueue-time", "x-opt-message-state"])
-def test_an_annotation_of_the_broker_is_not_null(name):
+def test_a_message_with_a_null_annotation_of_the_broker_is_refused(name):
     with pytest.raises(DecodeError, match=name):
         message("a", annotations={name: None})
     message("a", annotations={"x-opt-partition-key": None, "x-opt-locked-until": Timestamp(1)})
 
 
-def test_an_empty_state_of_a_session_is_none():
+def test_setting_an_empty_session_state_clears_it():
     broker, _ = engine.broker(CONFIG)
     sessions = broker.queue("sessions").sessions
     session = sessions.accept(Recorder(), "ada")
@@ -242,7 +249,7 @@ def test_an_empty_state_of_a_session_is_none():
 
 
 async def ask(client, entity, operation, body):
-    """What `$management` of an entity answers."""
+    """Send a request to the `$management` node of an entity, and return the answer."""
     address = f"{entity}/$management"
     client.send(
         wire.attach("asks", 5, receive=False, source="me", target=address),
@@ -256,7 +263,7 @@ async def ask(client, entity, operation, body):
 
 
 @wired
-async def test_a_deferred_message_is_annotated_with_its_lock_token_too(server, client):
+async def test_a_deferred_message_is_annotated_with_its_lock_token(server, client):
     server.broker.topic("q").publish([message("a")])
     queue = server.broker.queue("q")
     queue.settle(locked(queue)[1], Outcome.DEFER)
@@ -267,7 +274,7 @@ async def test_a_deferred_message_is_annotated_with_its_lock_token_too(server, c
 
 
 @wired
-async def test_what_is_scheduled_by_request_gets_a_number_by_which_it_is_cancelled(server, client):
+async def test_a_message_that_a_request_scheduled_is_cancelled_by_its_number(server, client):
     later = int(server.broker.timers.now() * 1000) + 60_000
     sent = engine.encoded(annotations={"x-opt-scheduled-enqueue-time": Timestamp(later)})
     answer = await ask(client, "q", "schedule-message", {"messages": [{"message": sent}]})
@@ -277,7 +284,7 @@ async def test_what_is_scheduled_by_request_gets_a_number_by_which_it_is_cancell
 
 
 @wired
-async def test_the_state_of_a_session_is_kept_by_request_of_who_holds_it(server, client):
+async def test_the_holder_of_a_session_can_store_its_state(server, client):
     client.send(
         wire.attach("in", 3, receive=True, source="sessions", target="x", filters={SESSION_FILTER: "ada"})
     )
@@ -288,7 +295,7 @@ async def test_the_state_of_a_session_is_kept_by_request_of_who_holds_it(server,
 
 
 @wired
-async def test_a_key_opens_what_its_rights_allow():
+async def test_a_key_opens_only_the_links_that_its_rights_allow():
     keys = {"hears": {"value": "a", "rights": ["Listen"]}, "says": {"value": "b", "rights": ["Send"]}}
     async with ServiceBusServer(Broker.from_config({**CONFIG, "sas_keys": keys})) as server:
         for name, allowed in (("hears", [True, False]), ("says", [False, True])):

@@ -1,4 +1,8 @@
-"""Garbage and damaged dialogues: answered or cut off, without harm to the broker or to anybody else."""
+"""
+Fuzz tests of the Service Bus emulator with garbage and damaged dialogues.
+
+The broker answers or closes the connection, and goes on to serve other clients.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class Socket:
 
 
 class Memory(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that keeps the bytes that are written to it."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +76,11 @@ class Records(logging.Handler):
 
 
 def talk(broker, chunks):
-    """Feed a new connection and lose it; return what it answered and whether it had closed by itself."""
+    """
+    Send chunks over a new connection, then lose it.
+
+    Return the broker's answer, and whether the broker had closed the connection.
+    """
     connection = Connection(broker, lambda _: None)
     transport = Memory()
     connection.frames.connection_made(transport)
@@ -85,7 +93,7 @@ def talk(broker, chunks):
 
 
 def dialogue():
-    """The frames of one client that does everything."""
+    """Return the frames of a client that uses every feature of the broker."""
     management = f"{PLAIN}/$management"
     batch = b"".join(b"\x00\x53\x75" + encode(encoded(message_id=str(n), session_id="A")) for n in range(3))
     return [
@@ -115,12 +123,13 @@ def dialogue():
     ]  # fmt: skip
 
 
-# Built once: a token that differs in length from one example to the next is no fair repetition.
+# The frames are built once, because a token whose length differs between examples would make a failing example
+# irreproducible.
 DIALOGUE = tuple(dialogue())
 
 
 def is_usable(broker):
-    """A second client sends, and gets its own message back."""
+    """Say whether a second client can still send a message and receive it."""
     before = broker.topic("t").published
     frames = [
         wire.greeting(),
@@ -140,7 +149,7 @@ def check(chunks):
         log.addHandler(records)
         try:
             written, closed = talk(broker, chunks)
-            assert [] == records.messages, "a defect of the broker, not an answer to its peer"
+            assert [] == records.messages, "the broker logged an unforeseen error"
             assert is_usable(broker)
             assert set() == broker.topic("t").links
             for path in (PLAIN, SESSIONS):
@@ -154,24 +163,24 @@ def check(chunks):
     return asyncio.run(run())
 
 
-def test_the_dialogue_itself_is_understood():
+def test_the_undamaged_dialogue_is_answered_without_an_error():
     written, closed = check(DIALOGUE)
     assert closed, "its last frame is a close"
     assert b"amqp:" not in written.replace(b"amqp:not-allowed", b""), "nothing was refused"
 
 
-# The least that reaches each answer, cut down from damaged dialogues.
+# One minimal byte stream for each answer of the broker, cut down from damaged dialogues.
 CORPUS = json.loads((Path(__file__).parent / "corpus/dialogues.json").read_text())
 
 
-def test_each_dialogue_of_the_corpus_is_answered_as_ever():
+def test_each_dialogue_of_the_corpus_gets_its_recorded_answer():
     for kept in CORPUS:
         data = bytes.fromhex(kept["hex"])
         written, _ = check([wire.greeting(), data] if kept["greeted"] else [data])
         assert kept["answer"].encode() in written, kept
 
 
-def test_nothing_of_a_lost_connection_stays():
+def test_a_lost_connection_leaves_no_objects_in_memory():
     def held():
         gc.collect()
         return sum(isinstance(each, Connection | LinkEnd) for each in gc.get_objects())
@@ -187,7 +196,7 @@ def test_nothing_of_a_lost_connection_stays():
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(100, many=300))
-def test_a_damaged_dialogue(data):
+def test_a_damaged_dialogue_does_not_harm_the_broker(data):
     frames = list(DIALOGUE)
     position = st.integers(0, len(frames) - 1)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -216,8 +225,8 @@ def test_a_damaged_dialogue(data):
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(100, many=300))
-def test_a_performative_with_damaged_fields(data):
-    """The damage keeps the size of the frame, so that it reaches what acts on the fields."""
+def test_a_performative_with_damaged_fields_does_not_harm_the_broker(data):
+    """The damaged frame keeps its size, so the code that handles the fields gets the damaged values."""
     frames = list(DIALOGUE)
     index = data.draw(st.integers(3, len(frames) - 1))
     damaged = bytearray(frames[index])

@@ -1,4 +1,6 @@
-"""HTTP management with the SDK's own administration client, and AMQP over a WebSocket on the same port."""
+"""
+Tests of HTTP management with the SDK's administration client, and of AMQP over a WebSocket on the same port.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ pytestmark = pytest.mark.looptime(False)
 
 
 class PlainHttp(AioHttpTransport):
-    """The client speaks https only; here nothing is encrypted."""
+    """
+    A transport that turns the client's https requests into http, because the server of these tests does not encrypt.
+    """
 
     async def send(self, request, **options):
         request.url = request.url.replace("https://", "http://", 1)
@@ -48,7 +52,8 @@ async def names(listed):
     return [item.name async for item in listed]
 
 
-async def test_a_queue_is_created_shown_changed_listed_and_deleted(server, admin):
+async def test_the_administration_client_manages_a_queue(server, admin):
+    """The test creates, reads, updates, lists and deletes a queue with the SDK's administration client."""
     made = await admin.create_queue(
         "a/b",
         lock_duration="PT45S",
@@ -76,7 +81,7 @@ async def test_a_queue_is_created_shown_changed_listed_and_deleted(server, admin
         await admin.get_queue("a/b")
 
 
-async def test_a_topic_has_subscriptions_and_they_have_rules(server, admin):
+async def test_the_administration_client_manages_subscriptions_and_rules(server, admin):
     await admin.create_topic("t", default_message_time_to_live="PT1H")
     await admin.create_subscription("t", "all", dead_lettering_on_message_expiration=True)
     await admin.create_subscription("t", "none")
@@ -121,7 +126,7 @@ async def test_runtime_properties_count_messages(server, admin):
     )
 
 
-async def test_the_messages_of_a_queue_are_the_active_the_dead_and_the_scheduled_ones(server, admin):
+async def test_the_total_count_of_a_queue_includes_dead_and_scheduled_messages(server, admin):
     await admin.create_queue("q")
     async with (
         ServiceBusClient.from_connection_string(server.connection_string) as client,
@@ -137,8 +142,10 @@ async def test_the_messages_of_a_queue_are_the_active_the_dead_and_the_scheduled
     assert 3 == (await admin.get_queue_runtime_properties("q")).total_message_count
 
 
-def test_the_xml_has_the_prefixes_of_azure_alone():
-    """The SDK for JavaScript knows names, not namespaces: a prefix at the counts, and none elsewhere."""
+def test_the_xml_has_a_namespace_prefix_only_where_azure_has_one():
+    """
+    The SDK for JavaScript compares XML names with their prefixes. On Azure, only the message counts have one.
+    """
     administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
     _, entry = administration.answer("GET", "q", {}, b"", update=False, address="http://127.0.0.1")
     text = encode(entry).decode()
@@ -152,13 +159,13 @@ def test_the_xml_has_the_prefixes_of_azure_alone():
     assert text == encode(entry).decode(), "the entry that was written is as it was"
 
 
-async def test_a_long_list_comes_in_pages(admin):
+async def test_a_long_list_of_queues_is_returned_in_pages(admin):
     for number in range(5):
         await admin.create_queue(f"q{number}")
     assert [f"q{number}" for number in range(5)] == await names(admin.list_queues(max_page_size=2))
 
 
-async def test_a_request_for_what_is_there_already_is_missing_or_is_not_valid_is_refused(admin):
+async def test_invalid_management_requests_are_refused(admin):
     await admin.create_queue("q")
     with pytest.raises(ResourceExistsError):
         await admin.create_queue("q")
@@ -188,13 +195,13 @@ async def test_a_request_for_what_is_there_already_is_missing_or_is_not_valid_is
         ("POST", "q", b"", 405),
     ],
 )
-def test_a_request_that_no_client_sends_is_refused(method, path, body, status):
+def test_a_malformed_management_request_is_refused(method, path, body, status):
     administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
     found, _ = administration.answer(method, path, {}, body, update=False, address="http://127.0.0.1")
     assert status == found
 
 
-async def test_a_wrong_key_and_no_key_are_401(server):
+async def test_a_request_with_a_wrong_or_no_key_is_unauthorized(server):
     wrong = server.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x")
     async with ServiceBusAdministrationClient.from_connection_string(wrong, transport=PlainHttp()) as client:
         with pytest.raises(HttpResponseError) as caught:

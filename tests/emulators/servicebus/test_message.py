@@ -1,4 +1,6 @@
-"""Reading what senders send and writing what receivers get."""
+"""
+Tests of the encoding of messages: reading those that senders send, and writing those that receivers get.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,12 @@ def batch(*messages):
     ),
     session_id=st.none() | st.text(max_size=20),
 )
-def test_the_senders_sections_arrive_as_they_were_sent(body, application, session_id):
+def test_the_sections_of_a_message_arrive_as_they_were_sent(body, application, session_id):
     sent = encoded(body, session_id=session_id, application=application, header=False)
     assert sections(sent) == delivered(parse_message(sent))[2:]
 
 
-def test_the_broker_adds_its_header_and_annotations():
+def test_the_broker_adds_a_header_and_annotations():
     sent = message(ttl_ms=5000, annotations={"mine": "kept", "x-opt-sequence-number": 99})
     (header_code, header), (annotations_code, annotations), *_ = delivered(sent, ttl_s=5.0, state=1)
     assert (0x70, 0x72) == (header_code, annotations_code)
@@ -79,7 +81,7 @@ def test_a_batch_is_split_into_whole_messages():
 
 
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=300), max_size=4), st.booleans())
-def test_added_properties_leave_the_others_alone(present, twice):
+def test_adding_properties_keeps_the_existing_ones(present, twice):
     extra = {"DeadLetterReason": "r", "DeadLetterErrorDescription": "d" * 300}
     section = b"\x00\x53\x74" + encode({"n": Int(1), **present})
     section = with_application_properties(section, extra)
@@ -89,7 +91,7 @@ def test_added_properties_leave_the_others_alone(present, twice):
     assert {"n": Int(1), **present, **extra} == read_application_properties(item)
 
 
-def test_properties_are_added_where_there_were_none():
+def test_properties_can_be_added_to_a_message_without_any():
     for section in (b"", b"\x00\x53\x74\x40"):
         added = with_application_properties(section, {"a": "b"})
         assert [(0x74, {"a": "b"})] == sections(added)
@@ -106,12 +108,12 @@ def test_properties_are_added_where_there_were_none():
         ({"application": {"long": "x" * 32768}}, "amqp:internal-error"),
     ],
 )
-def test_what_is_too_long_is_refused(fields, condition):
+def test_a_property_that_exceeds_its_limit_is_refused(fields, condition):
     with pytest.raises(AmqpError) as caught:
         message(**{"message_id": "m", **fields})
     assert condition == caught.value.condition
 
 
-def test_the_limits_themselves_are_allowed():
+def test_a_property_of_exactly_its_limit_is_accepted():
     item = message("m" * 128, session_id="s" * 128, application={str(n): "x" * 1000 for n in range(60)})
     assert 128 == len(item.identity)

@@ -1,4 +1,4 @@
-"""Peek-lock, settlement, expiry and dead-lettering of one queue, without a socket."""
+"""Tests of one queue of the Service Bus engine: peek-lock, settlement, expiry and dead-lettering."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def receive(queue, credit=1000, **options):
     return receiver
 
 
-def test_an_expired_lock_gives_the_message_to_the_next_receiver_and_counts():
+def test_a_message_whose_lock_expired_is_delivered_again():
+    """When the lock of a message expires, the next receiver gets the message with a higher delivery count."""
     queue, clock = filled("a", lock_s=10)
     slow = receive(queue, credit=1)
     ((_, token, _),) = slow.take()
@@ -54,7 +55,7 @@ def test_an_expired_lock_gives_the_message_to_the_next_receiver_and_counts():
         queue.settle(token, Outcome.COMPLETE)
 
 
-def test_a_lock_is_lost_at_its_time_even_before_its_timer_ran():
+def test_an_expired_lock_is_lost_even_before_its_timer_runs():
     queue, clock = filled("a", lock_s=10)
     ((_, token, _),) = receive(queue, credit=1).take()
     clock.now += 10
@@ -62,7 +63,7 @@ def test_a_lock_is_lost_at_its_time_even_before_its_timer_ran():
         queue.settle(token, Outcome.COMPLETE)
 
 
-def test_a_renewed_lock_holds_from_the_renewal_on_whatever_was_locked_meanwhile():
+def test_a_renewed_lock_lasts_its_full_time_from_the_renewal():
     queue, clock = filled("a", lock_s=10)
     receiver = receive(queue, credit=1)
     ((_, token, _),) = receiver.take()
@@ -76,7 +77,7 @@ def test_a_renewed_lock_holds_from_the_renewal_on_whatever_was_locked_meanwhile(
     assert token not in queue.locked
 
 
-def test_the_lock_outlives_the_receiver():
+def test_the_lock_of_a_message_outlives_its_receiver():
     queue, clock = filled("a", lock_s=10)
     receiver = receive(queue, credit=1)
     queue.detach(receiver)
@@ -87,7 +88,7 @@ def test_the_lock_outlives_the_receiver():
     assert ["a"] == other.ids
 
 
-def test_a_dead_letter_is_received_from_there_and_cannot_be_dead_lettered_again():
+def test_a_dead_letter_cannot_be_dead_lettered_again():
     queue, clock = filled("a")
     ((_, token, _),) = receive(queue).take()
     queue.settle(token, Outcome.DEAD_LETTER, "bad")
@@ -103,7 +104,7 @@ def test_a_dead_letter_is_received_from_there_and_cannot_be_dead_lettered_again(
 
 
 @pytest.mark.parametrize("config", [{"ttl_s": 5}, {"ttl_s": 900}])
-def test_the_shorter_time_to_live_holds(config):
+def test_the_shorter_of_two_times_to_live_applies(config):
     queue, clock = subscription(**config)
     queue.put(message("a", ttl_ms=10_000), clock())
     clock.advance(4.9)
@@ -123,7 +124,7 @@ def test_an_expired_message_is_dropped_or_dead_lettered_as_configured():
     assert 1 == keeping.dead_letters.active, "what is dead does not expire"
 
 
-def test_an_expired_message_is_not_delivered_even_before_its_timer_ran():
+def test_an_expired_message_is_not_delivered_even_before_its_timer_runs():
     queue, clock = filled("a", "b", ttl_s=5)
     queue.put(message("c"), clock() + 1)
     clock.now += 5
@@ -141,7 +142,7 @@ def test_a_locked_message_expires_only_when_it_is_unlocked():
     assert (0, 1) == (queue.active, queue.completed)
 
 
-def test_a_deferred_message_is_received_only_by_number():
+def test_a_deferred_message_is_received_only_by_its_sequence_number():
     queue, clock = filled("a", "b")
     receiver = receive(queue)
     (_, first, _), _ = receiver.take()
@@ -163,7 +164,7 @@ def test_a_deferred_message_is_received_only_by_number():
     )
 
 
-def test_a_deferred_message_expires_when_it_is_asked_for():
+def test_a_deferred_message_expires_only_when_it_is_received():
     queue, clock = filled("a", ttl_s=5, dead_letter_on_expiration=True)
     queue.settle(receive(queue).take()[0][1], Outcome.DEFER)
     clock.advance(100)
@@ -173,7 +174,7 @@ def test_a_deferred_message_expires_when_it_is_asked_for():
     assert [("a", "TTLExpiredException")] == dead(queue)
 
 
-def test_peeking_shows_everything_and_locks_nothing():
+def test_peeking_locks_no_message():
     queue, _ = filled("a", "b", "c")
     receive(queue, credit=1)
     assert ["b", "c"] == [entry.message.message_id for entry in queue.peek(2, 10, None)]

@@ -1,4 +1,4 @@
-"""Which tokens prove what."""
+"""Tests of SAS tokens: which of them are accepted for which entities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def token(resource="sb://host/events", *, name="Root", key="secret==", expires=2
     return f"SharedAccessSignature sr={encoded}&sig={sig}&se={expires}&skn={name}"
 
 
-def test_a_signed_token_holds_until_it_expires():
+def test_a_signed_token_is_valid_until_it_expires():
     assert 2000 == verify(token(), "sb://host:5672/events", KEYS, 1999)
 
 
@@ -39,12 +39,12 @@ def test_a_signed_token_holds_until_it_expires():
         ("", "MalformedToken"),
     ],
 )
-def test_anything_else_is_refused_with_the_reason(text, words):
+def test_any_other_token_is_refused_with_a_reason(text, words):
     with pytest.raises(InvalidToken, match=words):
         verify(text, "sb://host/events", KEYS, 1000)
 
 
-def test_a_namespace_token_covers_every_entity_and_an_entity_token_what_is_below_it():
+def test_a_token_covers_its_resource_and_the_entities_below_it():
     assert 2000 == verify(token("sb://host/"), "sb://host/events/Subscriptions/s", KEYS, 0)
     assert 2000 == verify(token("sb://host/Events"), "sb://host/events/Subscriptions/s", KEYS, 0)
     assert not covers("event", "events")
@@ -60,7 +60,7 @@ def test_a_namespace_token_covers_every_entity_and_an_entity_token_what_is_below
     ],
 )
 @pytest.mark.parametrize("host", ["host:5672", "host"])
-def test_a_token_may_name_the_bare_host_or_the_whole_url_of_a_request(resource, other, host):
+def test_a_token_may_name_a_host_or_a_whole_url_as_its_resource(resource, other, host):
     assert 2000 == verify(token(resource), f"sb://{host}/events", KEYS, 0)
     with pytest.raises(InvalidToken, match="InvalidAudience"):
         verify(token(other), f"sb://{host}/events", KEYS, 0)
@@ -75,9 +75,9 @@ def test_a_token_may_name_the_bare_host_or_the_whole_url_of_a_request(resource, 
         "/t/Subscriptions/s",
     ],
 )
-def test_an_entity_is_found_whatever_stands_before_its_path(address):
+def test_the_path_of_an_entity_is_read_from_any_form_of_its_address(address):
     assert "t/Subscriptions/s" == entity_path(address)
 
 
-def test_an_address_without_a_path_is_the_namespace():
+def test_an_address_without_a_path_means_the_namespace():
     assert "" == entity_path("sb://host")

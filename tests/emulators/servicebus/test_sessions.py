@@ -1,4 +1,6 @@
-"""Who holds a session, and what becomes of its messages."""
+"""
+Tests of sessions in the Service Bus engine: which receiver holds a session, and what happens to its messages.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ def session_queue(**config):
 
 
 def put(queue, clock, *names):
-    """ "a1" is message a1 of session a."""
+    """Put messages into the queue. The first letter of a name is its session: "a1" goes to session a."""
     for name in names:
         queue.put(message(name, session_id=name[0]), clock())
 
@@ -30,14 +32,14 @@ def accept(queue, session_id=None, credit=1000, container=None):
     return receiver
 
 
-def test_the_next_available_session_is_the_oldest_without_a_holder():
+def test_the_next_available_session_is_the_oldest_that_is_not_locked():
     queue, clock = session_queue()
     put(queue, clock, "a1", "b1", "c1")
     assert ["a", "b", "c"] == [accept(queue).session.id for _ in range(3)]
     assert accept(queue).session is None
 
 
-def test_a_waiting_receiver_gets_the_session_that_appears():
+def test_a_waiting_receiver_gets_the_next_session_that_becomes_free():
     queue, clock = session_queue()
     first, second = accept(queue), accept(queue)
     put(queue, clock, "a1")
@@ -59,7 +61,10 @@ def test_a_session_without_messages_can_be_accepted_by_name():
     assert "new" == accept(queue, "new").session.id
 
 
-def test_losing_the_lock_counts_a_delivery_closes_the_link_and_frees_the_session():
+def test_a_session_whose_lock_expired_goes_to_the_next_receiver():
+    """
+    When the lock of a session expires, the link of its receiver is detached and the unsettled delivery counts.
+    """
     queue, clock = session_queue(lock_s=10)
     put(queue, clock, "a1", "a2")
     slow = accept(queue, "a", credit=1)
@@ -85,7 +90,7 @@ def test_only_the_connection_that_holds_a_session_may_act_on_it():
         queue.sessions.get("b", "mine")
 
 
-def test_a_message_without_a_session_is_dead_lettered_where_sessions_are_required():
+def test_a_subscription_with_sessions_dead_letters_a_message_without_one():
     queue, clock = session_queue()
     queue.put(message("lost"), clock())
     (entry,) = queue.dead_letters.entries.values()
@@ -94,7 +99,8 @@ def test_a_message_without_a_session_is_dead_lettered_where_sessions_are_require
     assert 0 == queue.active
 
 
-def test_the_state_outlives_messages_and_holders_until_it_is_cleared():
+def test_the_state_of_a_session_is_kept_until_it_is_cleared():
+    """The state of a session is kept even while the session has neither messages nor a holder."""
     queue, clock = session_queue()
     put(queue, clock, "a1")
     receiver = accept(queue, "a")
@@ -109,7 +115,7 @@ def test_the_state_outlives_messages_and_holders_until_it_is_cleared():
     assert 0 == queue.sessions.count
 
 
-def test_a_finished_session_without_state_leaves_nothing_behind():
+def test_a_finished_session_without_state_is_removed_from_memory():
     queue, clock = session_queue()
     for number in range(200):
         queue.put(message(str(number), session_id=f"s{number}"), clock())
@@ -119,7 +125,7 @@ def test_a_finished_session_without_state_leaves_nothing_behind():
     assert (0, 0, 0) == (queue.sessions.count, queue.active, len(queue.sessions._held))
 
 
-def test_a_session_whose_messages_expired_is_not_offered():
+def test_a_session_whose_messages_have_expired_is_not_offered():
     queue, clock = session_queue(ttl_s=5)
     put(queue, clock, "a1")
     clock.advance(5)
@@ -127,7 +133,8 @@ def test_a_session_whose_messages_expired_is_not_offered():
     assert 0 == queue.sessions.count
 
 
-def test_a_deferred_message_is_locked_by_its_session_and_deferred_again_when_that_is_lost():
+def test_a_deferred_message_stays_deferred_when_its_session_is_lost():
+    """Only the holder of a session can receive its deferred messages by their sequence numbers."""
     queue, clock = session_queue(lock_s=10)
     put(queue, clock, "a1")
     receiver = accept(queue, "a")
@@ -141,7 +148,8 @@ def test_a_deferred_message_is_locked_by_its_session_and_deferred_again_when_tha
     assert 1 == len(queue.receive_deferred([1], session=again.session, receive_and_delete=False))
 
 
-def test_sessions_are_listed_by_messages_or_state_or_by_change_of_state():
+def test_sessions_with_messages_or_state_are_listed():
+    """If the request names a time, only sessions whose state was changed since then are listed."""
     queue, clock = session_queue()
     put(queue, clock, "b1", "a1")
     receiver = accept(queue, "c")

@@ -1,4 +1,6 @@
-"""SQL filters: three truth values, properties of the system and of the sender, and what is not understood."""
+"""
+Tests of SQL filters: three truth values, system and custom properties, and expressions that are refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def accepts(text, parameters=None):
         "[odd name] > 1", "n = @three AND s = @low", "NOT n = 4 AND NOT n = 5", "s = 'low' OR missing = 1",
     ],
 )  # fmt: skip
-def test_a_condition_that_holds(text):
+def test_a_true_condition_selects_the_message(text):
     assert accepts(text, {"@three": 3, "@low": "low"})
 
 
@@ -38,7 +40,7 @@ def test_a_condition_that_holds(text):
         "missing NOT LIKE 'a'", "s = 'LOW'", "sys.Label = 'x'", "s LIKE 'l%w%x'", "n = NULL", "s LIKE 'lo!_' ESCAPE '!'",
     ],
 )  # fmt: skip
-def test_a_condition_that_does_not_hold_or_is_unknown(text):
+def test_a_false_or_unknown_condition_does_not_select_the_message(text):
     assert not accepts(text)
 
 
@@ -47,12 +49,12 @@ def test_a_condition_that_does_not_hold_or_is_unknown(text):
     ["", "n =", "n = 3 4", "n == 3", "(n = 3", "sys.Nothing = 1", "other.n = 1", "n = @none", "n + 1 = 4", "newid() = 1", "("
      * 100],
 )  # fmt: skip
-def test_what_is_not_understood_is_refused(text):
+def test_an_expression_that_cannot_be_parsed_is_refused(text):
     with pytest.raises(ValueError, match=r"SQL filter|system property|scopes|parameter"):
         accepts(text)
 
 
 @given(st.text(alphabet="n=<>()' andortliks@[]1.,", max_size=30))
-def test_any_text_is_a_condition_or_refused(text):
+def test_any_text_is_parsed_or_refused(text):
     with contextlib.suppress(ValueError):
         accepts(text)

@@ -1,4 +1,4 @@
-"""Sending to a topic: duplicates, batches, schedules, rules and limits."""
+"""Tests of sending to a topic of the Service Bus engine: duplicates, batches, schedules, rules and limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stored(instance, path="t/Subscriptions/s"):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 30)), max_size=40))
-def test_duplicate_detection_equals_its_model(sends):
+def test_duplicate_detection_agrees_with_a_model(sends):
     instance, clock = topic_broker(dedup_window_s=40)
     topic = instance.topic("t")
     first_seen, expected = {}, 0
@@ -30,7 +30,7 @@ def test_duplicate_detection_equals_its_model(sends):
     assert len(sends) - expected == topic.duplicates
 
 
-def test_a_silent_topic_forgets_old_ids():
+def test_an_idle_topic_forgets_old_message_ids():
     instance, clock = topic_broker(dedup_window_s=60)
     topic = instance.topic("t")
     for number in range(100):
@@ -41,7 +41,7 @@ def test_a_silent_topic_forgets_old_ids():
     assert 0 == topic.remembered
 
 
-def test_a_batch_with_one_bad_message_stores_none():
+def test_a_batch_with_one_refused_message_stores_no_message():
     instance, _ = broker({"queues": [{"name": "q", "requires_session": True, "dedup_window_s": 60}]})
     with pytest.raises(AmqpError, match="not-allowed"):
         instance.topic("q").publish([message("a", session_id="s"), message("b")])
@@ -50,7 +50,7 @@ def test_a_batch_with_one_bad_message_stores_none():
     assert ["a"] == stored(instance, "q"), "a refused message is no earlier copy"
 
 
-def test_every_subscription_gets_its_own_copy():
+def test_every_subscription_gets_its_own_copy_of_a_message():
     config = {
         "topics": [
             {"name": "t", "subscriptions": [{"name": "one"}, {"name": "two", "requires_session": True}]}
@@ -72,7 +72,8 @@ def test_the_time_to_live_of_the_topic_limits_that_of_its_messages():
     assert [] == stored(instance)
 
 
-def test_a_scheduled_message_appears_at_its_time_and_counts_as_a_first_copy():
+def test_a_scheduled_message_counts_as_a_first_copy_from_the_start():
+    """Until a scheduled message is due, later messages with its id are already dropped as duplicates."""
     instance, clock = topic_broker(dedup_window_s=600)
     topic = instance.topic("t")
     topic.publish([scheduled("later", clock() + 50)])
@@ -82,7 +83,7 @@ def test_a_scheduled_message_appears_at_its_time_and_counts_as_a_first_copy():
     assert ["now", "later"] == stored(instance)
 
 
-def test_the_time_to_live_of_a_scheduled_message_begins_at_its_time():
+def test_the_time_to_live_of_a_scheduled_message_begins_when_it_is_due():
     instance, clock = topic_broker(ttl_s=5)
     instance.topic("t").publish([scheduled("later", clock() + 50)])
     clock.advance(54)
@@ -102,13 +103,13 @@ def test_a_scheduled_message_can_be_cancelled_once():
     assert ["b"] == stored(instance)
 
 
-def test_a_time_in_the_past_is_now():
+def test_a_message_scheduled_for_the_past_is_available_at_once():
     instance, clock = topic_broker()
     instance.topic("t").publish([scheduled("a", clock() - 5)])
     assert ["a"] == stored(instance)
 
 
-def test_rules_choose_messages():
+def test_the_rules_of_a_subscription_select_its_messages():
     instance, _ = topic_broker()
     subscription = instance.topic("t").subscriptions["s"]
     description = {"correlation-filter": {"session-id": "s1", "properties": {"kind": "x"}}}
@@ -142,13 +143,13 @@ def test_rules_choose_messages():
         ("r", {"correlation-filter": []}, "com.microsoft:argument-error"),
     ],
 )
-def test_a_rule_the_emulator_cannot_evaluate_is_refused(name, description, condition):
+def test_a_rule_that_the_emulator_cannot_evaluate_is_refused(name, description, condition):
     with pytest.raises(AmqpError) as caught:
         parse_rule(name, description)
     assert condition == caught.value.condition
 
 
-def test_a_disabled_topic_refuses_and_an_enabled_one_accepts_again():
+def test_a_disabled_topic_refuses_messages_until_it_is_enabled():
     instance, _ = topic_broker()
     instance.set_disabled("t", disabled=True)
     with pytest.raises(AmqpError, match="entity-disabled"):

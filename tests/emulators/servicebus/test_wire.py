@@ -1,4 +1,6 @@
-"""The protocol itself: what the SDK never sends, and what every peer may rely on."""
+"""
+Tests of the emulator's AMQP protocol with frames that the SDK never sends, and of the promises that every peer may rely on.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ async def filled(server, client, *ids):
     await client.until(Code.ATTACH)
 
 
-async def test_a_sender_link_tells_sizes_and_grants_credit(client):
+async def test_a_sender_link_announces_its_size_limits_and_grants_credit(client):
     client.send(sender())
     fields = await client.until(Code.ATTACH)
     assert (1000, {"com.microsoft:max-message-batch-size": 1000}) == (fields[10], fields[13])
@@ -77,7 +79,8 @@ async def test_a_sender_link_tells_sizes_and_grants_credit(client):
     assert (2, 1000) == (fields[4], fields[6])
 
 
-async def test_a_transfer_in_pieces_is_one_message_and_an_aborted_one_none(server, client):
+async def test_a_transfer_in_several_frames_is_one_message(server, client):
+    """A transfer in several frames is one message, and an aborted transfer is none."""
     payload = encoded(b"y" * 500, message_id="whole")
     client.send(sender(), wire.transfer(2, 0, b"half", more=True), wire.transfer(2, 0, b"", aborted=True))
     client.send(
@@ -91,7 +94,7 @@ async def test_a_transfer_in_pieces_is_one_message_and_an_aborted_one_none(serve
     assert 1 == server.broker.topic("t").published
 
 
-async def test_a_message_too_large_is_rejected_and_then_the_link_detached(server, client):
+async def test_a_too_large_message_is_rejected_before_its_link_is_detached(server, client):
     client.send(
         sender(),
         *[wire.transfer(2, 0, b"z" * 50_000, more=True) for _ in range(20)],
@@ -105,7 +108,7 @@ async def test_a_message_too_large_is_rejected_and_then_the_link_detached(server
     assert 1 == server.broker.topic("t").published
 
 
-async def test_a_malformed_message_is_rejected_and_the_link_lives_on(server, client):
+async def test_a_malformed_message_is_rejected_without_detaching_the_link(server, client):
     batch = b"\x00\x53\x75\xa0\x03abc"
     client.send(
         sender(),
@@ -125,11 +128,11 @@ async def test_a_settled_transfer_is_stored_without_an_answer(server, client):
     assert 2 == server.broker.topic("t").published
 
 
-async def test_credit_is_respected_and_counted_from_what_the_receiver_has_seen(server, client):
+async def test_credit_is_counted_from_the_deliveries_that_the_receiver_has_seen(server, client):
     await filled(server, client, "a", "b", "c", "d")
     client.send(wire.flow(3, 1))
     assert 0 == (await client.until(Code.TRANSFER))[1]
-    # The receiver had not seen the first one when it granted two: only one more may come.
+    # The receiver granted two before it had seen the first delivery. So only one more may come.
     client.send(wire.flow(3, 2, delivery_count=0), wire.flow(3, 0, delivery_count=2, echo=True))
     assert [Code.TRANSFER, Code.FLOW] == [(await client.read())[0] for _ in range(2)]
 
@@ -142,7 +145,10 @@ async def test_drain_uses_up_the_credit(server, client):
     assert (10, 0, True) == (fields[5], fields[6], fields[8])
 
 
-async def test_a_released_delivery_comes_again_uncounted_and_in_place(server, client):
+async def test_a_released_delivery_keeps_its_place_in_the_queue(server, client):
+    """
+    A delivery that the receiver releases comes again in its old place, and does not count as a delivery.
+    """
     await filled(server, client, "a", "b")
     client.send(wire.flow(3, 1))
     await client.until(Code.TRANSFER)
@@ -151,7 +157,10 @@ async def test_a_released_delivery_comes_again_uncounted_and_in_place(server, cl
     assert [("a", 0), ("b", 0)] == [(item[Code.PROPERTIES][0], item[Code.HEADER][4]) for item in again]
 
 
-async def test_outcomes_are_echoed_and_a_dead_letter_is_confirmed_without_an_error(server, client):
+async def test_the_broker_confirms_a_settlement_with_the_same_outcome(server, client):
+    """
+    The broker confirms each settlement with its outcome, but leaves out the error of a dead-letter rejection.
+    """
     await filled(server, client, "a", "b", "c")
     client.send(wire.flow(3, 3))
     for _ in range(3):
@@ -166,7 +175,7 @@ async def test_outcomes_are_echoed_and_a_dead_letter_is_confirmed_without_an_err
     ]
 
 
-async def test_one_disposition_settles_a_range_however_absurd(server, client):
+async def test_one_disposition_settles_a_range_of_any_size(server, client):
     await filled(server, client, "a", "b", "c")
     client.send(wire.flow(3, 3))
     for _ in range(3):
@@ -176,7 +185,7 @@ async def test_one_disposition_settles_a_range_however_absurd(server, client):
     assert 3 == server.broker.queue(SUBSCRIPTION).completed
 
 
-async def test_a_settlement_after_the_lock_was_lost_is_answered(server, client):
+async def test_a_settlement_after_the_lock_was_lost_gets_session_lock_lost(server, client):
     server.broker.topic("t").publish([message("a", session_id="A")])
     client.send(
         receiver(address="t/subscriptions/SESSIONS", filters={Symbol("com.microsoft:session-filter"): None})
@@ -195,7 +204,7 @@ async def test_a_settlement_after_the_lock_was_lost_is_answered(server, client):
     assert "com.microsoft:session-lock-lost" == condition(fields[4].value, 0)
 
 
-async def test_waiting_for_a_session_ends_at_the_time_the_client_named(client):
+async def test_waiting_for_a_session_ends_after_the_client_s_timeout(client):
     address, filters = "t/Subscriptions/sessions", {Symbol("com.microsoft:session-filter"): None}
     client.send(
         receiver(address=address, filters=filters, properties={Symbol("com.microsoft:timeout"): UInt(100)})
@@ -229,7 +238,7 @@ async def test_a_link_that_cannot_be_opened_is_refused_with_the_reason(client, a
     assert expected == condition(await client.until(Code.DETACH), 2)
 
 
-async def test_without_a_token_nothing_but_cbs_is_open(server):
+async def test_without_a_token_only_links_to_cbs_can_be_opened(server):
     async with wire.connected(server, greeted=False) as client:
         client.send(wire.SASL, wire.sasl_init(), wire.AMQP, wire.open_frame(), wire.begin(), sender())
         await client.welcomed()
@@ -244,12 +253,12 @@ async def test_without_a_token_nothing_but_cbs_is_open(server):
         ("sb://h/missing", "SAS_KEY_VALUE", 404),
     ],
 )
-async def test_cbs_answers_with_a_status(client, audience, key, status):
+async def test_cbs_answers_a_token_with_a_status_code(client, audience, key, status):
     client.send(wire.put_token(audience, key=key, number=1))
     assert status == wire.sections((await client.delivered())[1])[Code.APPLICATION_PROPERTIES]["status-code"]
 
 
-async def test_a_key_sent_by_sasl_plain_opens_everything(server):
+async def test_a_key_in_sasl_plain_authorises_the_whole_connection(server):
     async with wire.connected(server, greeted=False) as client:
         plain = b"\x00RootManageSharedAccessKey\x00SAS_KEY_VALUE"
         client.send(
@@ -262,7 +271,9 @@ async def test_a_key_sent_by_sasl_plain_opens_everything(server):
 @pytest.mark.parametrize(
     ("mechanism", "response"), [("PLAIN", b"\x00a\x00b"), ("PLAIN", b""), ("KERBEROS", b"")]
 )
-async def test_a_failed_authentication_is_said_and_closed(server, mechanism, response):
+async def test_a_failed_authentication_is_answered_before_the_connection_is_closed(
+    server, mechanism, response
+):
     async with wire.connected(server, greeted=False) as client:
         client.send(wire.SASL, wire.sasl_init(mechanism, response))
         await client.header()
@@ -273,7 +284,7 @@ async def test_a_failed_authentication_is_said_and_closed(server, mechanism, res
 @pytest.mark.parametrize(
     "first", [b"HELO there", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"AMQP\x00\x00\x09\x01"]
 )
-async def test_a_peer_that_speaks_something_else_is_told_what_is_spoken_here(server, first):
+async def test_a_peer_with_another_protocol_gets_the_broker_s_protocol_header(server, first):
     async with wire.connected(server, greeted=False) as client:
         client.send(first)
         assert wire.SASL == await client.header()
@@ -305,7 +316,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_violation_closes_this_connection_with_the_reason(server, client, name):
+async def test_a_protocol_violation_closes_only_its_own_connection(server, client, name):
     data, expected = MALFORMED[name]
     client.send(data)
     fields = await client.until(Code.CLOSE)
@@ -315,19 +326,19 @@ async def test_a_violation_closes_this_connection_with_the_reason(server, client
         pass
 
 
-async def test_an_unattached_handle_ends_the_session_only(client):
+async def test_an_unattached_handle_ends_only_its_amqp_session(client):
     client.send(wire.transfer(9, 0, b"x"))
     assert "amqp:session:unattached-handle" == condition(await client.until(Code.END), 0)
     client.send(wire.detach(2), wire.end(), wire.begin(1), sender())
     assert "out" == (await client.until(Code.ATTACH))[0]
 
 
-async def test_a_handle_in_use_ends_the_session(client):
+async def test_attaching_a_handle_twice_ends_the_amqp_session(client):
     client.send(sender(), sender())
     assert "amqp:session:handle-in-use" == condition(await client.until(Code.END), 0)
 
 
-async def test_an_idle_peer_hears_a_heartbeat(server):
+async def test_an_idle_peer_gets_heartbeats(server):
     async with wire.connected(server, greeted=False) as client:
         client.send(wire.SASL, wire.sasl_init(), wire.AMQP, wire.open_frame(idle_ms=200))
         await client.welcomed()
@@ -335,7 +346,7 @@ async def test_an_idle_peer_hears_a_heartbeat(server):
         assert b"\x00\x00\x00\x08\x02\x00\x00\x00" == await asyncio.wait_for(client.reader.readexactly(8), 5)
 
 
-async def test_a_large_delivery_is_split_at_the_peers_frame_size(server):
+async def test_a_large_delivery_is_split_into_frames_of_the_peer_s_size(server):
     server.broker.topic("t").publish([message("a", body=b"b" * 900)])
     async with wire.connected(server, greeted=False) as client:
         greeting = wire.greeting().replace(wire.open_frame(), wire.open_frame(max_frame_size=512))
@@ -350,7 +361,7 @@ async def test_a_large_delivery_is_split_at_the_peers_frame_size(server):
         assert b"b" * 900 in b"".join(payload for _, _, payload in pieces)
 
 
-async def test_a_peer_that_does_not_read_is_not_flooded_and_gets_the_rest_later(server, client):
+async def test_the_broker_waits_with_deliveries_while_a_peer_does_not_read(server, client):
     body = b"b" * 900
     server.broker.topic("t").publish([message(str(number), body=body) for number in range(20_000)])
     client.writer.transport.pause_reading()
@@ -388,7 +399,7 @@ def _reply(payload):
     return status["statusCode"], status.get("errorCondition"), sections[Code.VALUE]
 
 
-async def test_a_reply_waits_for_credit(client):
+async def test_the_reply_to_a_management_request_waits_for_credit(client):
     client.send(
         wire.attach("m-out", 6, receive=False, source=MANAGEMENT, target=MANAGEMENT),
         wire.attach("m-in", 7, receive=True, source=MANAGEMENT, target=MANAGEMENT),
@@ -401,7 +412,7 @@ async def test_a_reply_waits_for_credit(client):
     assert 200 == _reply((await client.delivered())[1])[0]
 
 
-async def test_rules_are_listed_added_and_removed(server, client):
+async def test_management_requests_list_add_and_remove_rules(server, client):
     status, _, body = await ask(client, "enumerate-rules", {"top": 100, "skip": 0})
     (rule,) = body["rules"]
     filter_code, name = rule["rule-description"].value[0].descriptor, rule["rule-description"].value[2]
@@ -415,7 +426,7 @@ async def test_rules_are_listed_added_and_removed(server, client):
     assert 0x13700000009 == body["rules"][0]["rule-description"].value[0].descriptor
 
 
-async def test_sessions_with_messages_are_listed(server, client):
+async def test_a_management_request_lists_the_sessions_with_messages(server, client):
     server.broker.topic("t").publish([message("a", session_id="A"), message("b", session_id="B")])
     end_of_time = Timestamp(253_402_300_800_000)
     body = {"last-updated-time": end_of_time, "skip": 0, "top": 10}
@@ -452,12 +463,12 @@ async def test_sessions_with_messages_are_listed(server, client):
         ("schedule-message", {"messages": []}, (404, "amqp:not-found")),
     ],
 )
-async def test_a_request_that_cannot_be_met_is_answered(client, operation, body, expected):
+async def test_an_impossible_management_request_is_answered_with_an_error(client, operation, body, expected):
     assert expected == (await ask(client, operation, body))[:2]
 
 
-async def test_a_connection_may_be_cut_before_it_is_made(server):
-    """Between the two the loop takes one turn, in which an outage may begin."""
+async def test_an_outage_may_begin_before_a_connection_is_established(server):
+    """The event loop takes one turn between accepting a socket and calling `connection_made`."""
     ours, theirs = socket.socketpair()
     frames = server._accept()
     server.drop_connections()

@@ -1,4 +1,6 @@
-"""A client that may send anything: frames by hand, for what the SDK never does."""
+"""
+An AMQP client for tests that builds its frames by hand, so that it can send frames that the SDK never sends.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def transfer(
 
 
 def sections(payload):
-    """The sections of a message by their codes."""
+    """Return the sections of a message by their codes."""
     out, position = {}, 0
     while position < len(payload):
         section, position = decode(payload, position)
@@ -138,7 +140,9 @@ def request(handle, number, properties, body, *, channel=1):
 
 def greeting():
     """
-    Everything up to an authorised connection with a session on channel 1, for pipelining; $cbs is on channel 0.
+    Return all frames that open an authorised connection, to be sent at once.
+
+    Channel 0 then has $cbs, and channel 1 an empty session.
     """
     return b"".join([
         SASL, sasl_init(), AMQP, open_frame(), begin(0), begin(1),
@@ -159,7 +163,7 @@ class WireClient:
         return await self.reader.readexactly(8)
 
     async def read(self):
-        """The next frame as (code, fields, payload); None when the broker closed the connection."""
+        """Return the next frame as (code, fields, payload), or None if the broker closed the connection."""
         while True:
             try:
                 async with asyncio.timeout(HUNG_SECONDS):
@@ -173,7 +177,7 @@ class WireClient:
                 return int(described.descriptor), described.value, body[position:]
 
     async def until(self, code):
-        """The fields of the next frame of that code."""
+        """Read up to the next frame of this code, and return its fields."""
         while True:
             got = await self.read()
             assert got is not None, f"closed before 0x{code:02x}"
@@ -181,20 +185,20 @@ class WireClient:
                 return got[1]
 
     async def delivered(self):
-        """The fields and the payload of the next transfer."""
+        """Read up to the next transfer, and return its fields and payload."""
         while (got := await self.read())[0] != Code.TRANSFER:
             pass
         return got[1:]
 
     async def rest(self):
-        """All frames until the broker closes the connection."""
+        """Return all frames until the broker closes the connection."""
         out = []
         while (got := await self.read()) is not None:
             out.append(got)
         return out
 
     async def welcomed(self):
-        """Read up to the broker's AMQP header."""
+        """Read the broker's protocol headers and the outcome of the SASL exchange."""
         assert await self.header() == SASL
         await self.until(Code.SASL_OUTCOME)
         assert await self.header() == AMQP
