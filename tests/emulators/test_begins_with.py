@@ -1,5 +1,6 @@
 """
-What emulators begin with: a seed of Cosmos DB, and the configuration of Microsoft's Service Bus emulator.
+Tests of what the emulators start with: a seed for Cosmos DB, and a configuration in the format of Microsoft's Service Bus
+emulator.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SEED = {
 }
 
 
-def test_an_account_begins_with_the_databases_containers_and_items_of_a_seed():
+def test_a_seed_creates_databases_containers_and_items():
     account = Account()
     plant(account, SEED)
     orders, carts = account.container("shop", "orders"), account.container("shop", "carts")
@@ -52,7 +53,7 @@ def test_an_account_begins_with_the_databases_containers_and_items_of_a_seed():
     assert {"shop", "empty"} == account.databases.keys()
 
 
-def test_a_seed_leaves_what_is_there_as_it_is():
+def test_a_seed_does_not_change_existing_items():
     account = Account()
     plant(account, SEED)
     before = [
@@ -86,7 +87,7 @@ def test_a_seed_leaves_what_is_there_as_it_is():
         ({"databases": [{"id": "d", "containers": [{"id": "c", "items": [1]}]}]}, "containers[0].items[0]: "),
     ],
 )
-def test_a_mistake_in_a_seed_is_named_by_its_path(seed, path: str):
+def test_a_mistake_in_a_seed_is_reported_with_its_path(seed, path: str):
     with pytest.raises(ValueError, match=re.escape(path)):
         plant(Account(), seed)
 
@@ -97,8 +98,10 @@ def microsoft(**namespace):
     }
 
 
-def test_the_configuration_of_the_compose_stack_serves_both_emulators():
-    """With the same entities as on Microsoft's."""
+def test_the_compose_stack_s_configuration_works_on_this_emulator():
+    """
+    The configuration of the compose stack gives the same topic and subscription as on Microsoft's emulator.
+    """
     broker = broker_of(json.loads(COMPOSE.read_text()))
     events = broker.topic("events")
     assert (3600, 300) == (events.config.ttl_s, events.config.dedup_window_s)
@@ -113,7 +116,8 @@ def test_the_configuration_of_the_compose_stack_serves_both_emulators():
     )
 
 
-def test_a_queue_has_the_properties_of_both_ends_and_detects_duplicates_only_if_required():
+def test_a_queue_in_microsoft_s_format_has_its_properties():
+    """A queue in Microsoft's format detects duplicates only if `RequiresDuplicateDetection` is true."""
     window = {"DuplicateDetectionHistoryTimeWindow": "PT20S"}
     queues = [
         {"Name": "a", "Properties": {**window, "RequiresDuplicateDetection": True, "MaxDeliveryCount": 3}},
@@ -135,7 +139,7 @@ def subscription_with(*rules):
     return microsoft(Topics=[{"Name": "t", "Subscriptions": [subscription]}])
 
 
-def test_rules_take_the_place_of_the_one_that_takes_everything():
+def test_given_rules_replace_the_default_rule():
     label = b"\x00\x53\x73\xc0\x07\x04\x40\x40\x40\xa1\x01x"  # properties whose subject is "x"
     correlation = {"FilterType": "Correlation", "CorrelationFilter": {"Label": "x", "Properties": {}}}
     sql = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=0"}}
@@ -174,13 +178,13 @@ def test_rules_take_the_place_of_the_one_that_takes_everything():
         (subscription_with({"CorrelationFilter": {"Subject": "x"}}), "CorrelationFilter.Subject: "),
     ],
 )
-def test_a_mistake_in_microsofts_format_is_named_by_its_path(config, path: str):
+def test_a_mistake_in_microsoft_s_format_is_reported_with_its_path(config, path: str):
     with pytest.raises(ValueError, match=re.escape(path)):
         broker_of(config)
 
 
 @pytest.mark.parametrize("option", ["--seed", "--config"])
-def test_the_command_names_the_file_and_the_mistake_in_one_line(
+def test_the_command_reports_a_wrong_file_in_one_line(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "file.json"

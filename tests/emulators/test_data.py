@@ -1,4 +1,4 @@
-"""`--data`: what a client was told is there after the process was killed."""
+"""Tests of `--data`: after the emulators were killed, everything that a client was told is still there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ ENTITIES = {
 
 @asynccontextmanager
 async def emulators(folder: Path, *, killed: bool):
-    """A process on the folder, with clients of both services; it ends by SIGKILL, or as Ctrl-C does it."""
+    """
+    Run the emulators on a data folder, and yield clients of both services. The process ends by SIGKILL or by SIGINT.
+    """
     config = folder.parent / "config.json"
     config.write_text(json.dumps(ENTITIES))
     process = await asyncio.create_subprocess_exec(
@@ -84,7 +86,7 @@ async def emulators(folder: Path, *, killed: bool):
             await process.wait()
 
 
-async def test_a_killed_process_has_lost_nothing_that_a_client_was_told(tmp_path: Path):
+async def test_a_killed_process_keeps_everything_that_it_confirmed_to_a_client(tmp_path: Path):
     async with emulators(tmp_path / "data", killed=True) as (client, servicebus):
         database = await client.create_database("d")
         container = await database.create_container(
@@ -117,7 +119,7 @@ async def test_a_killed_process_has_lost_nothing_that_a_client_was_told(tmp_path
         assert created["_etag"] not in {item["_etag"] for item in items}
 
 
-async def test_the_account_is_saved_before_each_answer():
+async def test_the_cosmos_db_account_is_saved_before_each_answer():
     saved: list[int] = []
     async with CosmosServer() as server, aiohttp.ClientSession() as session:
         server.before_output = lambda: saved.append(len(server.account.databases))
@@ -125,7 +127,7 @@ async def test_the_account_is_saved_before_each_answer():
             assert ([0], 401) == (saved, reply.status)
 
 
-async def test_entities_are_saved_before_the_answer_over_http():
+async def test_service_bus_entities_are_saved_before_an_answer_over_http():
     saved: list[int] = []
     async with ServiceBusServer(Broker.default()) as server, aiohttp.ClientSession() as session:
         server.broker.before_output = lambda: saved.append(len(server.broker.topics))
@@ -141,7 +143,7 @@ async def test_entities_are_saved_before_the_answer_over_http():
 
 
 async def drained(container, **options):
-    """A change feed to its end, and the continuation from there."""
+    """Read a change feed to its end; return the changes and the continuation."""
     headers = []
     feed = container.query_items_change_feed(response_hook=lambda each, _: headers.append(each), **options)
     return [item async for item in feed], headers[-1]["etag"]
@@ -159,7 +161,9 @@ def publish(broker, topic, *messages):
 
 
 def settle(broker, path, *outcomes):
-    """Receive as many messages as there are outcomes, and settle each; None leaves it locked."""
+    """
+    Receive as many messages as there are outcomes, and settle each. A message whose outcome is None stays locked.
+    """
     queue, receiver = broker.queue(path), Recorder(credit=len(outcomes))
     session = queue.sessions.accept(receiver, "s") if queue.sessions else None
     queue.pump(receiver, session)
@@ -173,8 +177,8 @@ def held(queue):
     return [(e.message.message_id, e.sequence, e.delivery_count, e.state) for e in queue.entries.values()]
 
 
-def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Path):
-    """Killed: its folder is copied while it runs."""
+def test_a_killed_broker_keeps_messages_session_state_and_message_ids(tmp_path: Path):
+    """The test copies the data folder while the broker runs, which is the state after a kill."""
     first, clock = broker(ENTITIES)
     with open_data_folder(tmp_path / "data", Account(), first) as save:
         odd = message(
@@ -230,9 +234,10 @@ def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Pa
         assert "short" not in str(held(second.queue("q"))), "it expires at its time"
 
 
-def test_a_folder_of_another_process_or_format_is_one_line_and_status_2(
+def test_a_data_folder_in_use_or_of_another_format_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
+    """The command refuses the data folder with one line and exit code 2."""
     with open_data_folder(tmp_path, Account(), Broker.default()):
         assert 2 == main(["--data", str(tmp_path)])
     assert "do other emulators use it?" in capsys.readouterr().err
@@ -243,7 +248,7 @@ def test_a_folder_of_another_process_or_format_is_one_line_and_status_2(
     assert "format 99" in capsys.readouterr().err
 
 
-def test_what_expired_leaves_the_folder(tmp_path: Path):
+def test_expired_items_are_removed_from_the_data_folder(tmp_path: Path):
     clock = AdjustableClock()
     account = Account(clock=clock)
     with open_data_folder(tmp_path, account, Broker.default()) as save:
@@ -260,7 +265,7 @@ def test_what_expired_leaves_the_folder(tmp_path: Path):
     assert 0 == rows(tmp_path)
 
 
-def test_what_a_snapshot_put_back_is_kept(tmp_path: Path):
+def test_a_restored_snapshot_is_saved_in_the_data_folder(tmp_path: Path):
     account = Account()
     with open_data_folder(tmp_path, account, Broker.default()) as save:
         account.create_database({"id": "d"})

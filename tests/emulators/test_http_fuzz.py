@@ -1,5 +1,7 @@
 """
-Arbitrary requests over HTTP, to both emulators and the control port: each is answered, a refusal leaves no trace, none is a defect.
+Fuzz tests with arbitrary HTTP requests to both emulators and the control port.
+
+Each request is answered, a refused one changes nothing, and none raises an unforeseen error.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from tests.support.effort import examples
 
 pytestmark = pytest.mark.looptime(False)
 
-# What was once logged with a traceback, and what reaches one refusal each.
+# Requests that once raised an unforeseen error, and one request for each refusal.
 CORPUS = Path(__file__).parent / "cosmos/corpus"
 
 
 def picture(driver: Driver):
-    """What an account holds, by what changes with each write."""
+    """Return the etag and the LSNs of each container of an account, which change with each write."""
     return {
         container.path: (container.properties["_etag"], [part.lsn for part in container.partitions])
         for database in driver.account.databases.values()
@@ -36,7 +38,8 @@ def picture(driver: Driver):
     } | dict.fromkeys(driver.account.databases)
 
 
-def test_each_request_of_the_corpus_is_refused_as_ever_and_leaves_no_trace():
+def test_each_request_of_the_corpus_gets_its_recorded_status():
+    """Each recorded request is refused with the same status as ever, and changes nothing."""
     driver = Driver()
     driver.upsert("k", "i")
     before, kept = picture(driver), json.loads((CORPUS / "requests.json").read_text())
@@ -47,7 +50,8 @@ def test_each_request_of_the_corpus_is_refused_as_ever_and_leaves_no_trace():
     assert before == picture(driver)
 
 
-def test_each_stream_of_the_corpus_is_answered_or_cut_off_and_leaves_nothing_behind():
+def test_each_byte_stream_of_the_corpus_is_answered_or_cut_off():
+    """Each recorded byte stream is answered or cut off, and leaves no task running."""
     for data in json.loads((CORPUS / "streams.json").read_text()):
         asyncio.run(_talk(bytes.fromhex(data)))
 
@@ -61,7 +65,7 @@ def test_each_stream_of_the_corpus_is_answered_or_cut_off_and_leaves_nothing_beh
         ("GET", DOCUMENTS, {"x-ms-activity-id": "1\r\nx: y"}),
     ],
 )
-def test_whatever_was_asked_the_reply_can_be_written(method, path, headers):
+def test_the_reply_to_any_request_can_be_encoded(method, path, headers):
     reply = Driver().send(method, path, **headers)
     assert 200 <= reply.status < 500
     assert json.loads(reply.body)
@@ -98,7 +102,8 @@ PIECES = st.binary(max_size=20) | st.sampled_from(
     b"GET /$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nHost: x\r\n\r\n"
 )
 @given(st.lists(PIECES, max_size=8).map(b"".join))
-def test_any_bytes_on_any_port_are_answered_or_cut_off_and_leave_nothing_behind(data):
+def test_any_bytes_on_any_port_are_answered_or_cut_off(data):
+    """The servers answer or cut off any bytes, and keep no task for them."""
     asyncio.run(_talk(data))
 
 

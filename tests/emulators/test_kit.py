@@ -1,5 +1,5 @@
 """
-The kit on the emulators: what arrives is what the memory has, and a received message is what the SDK gives.
+Tests of the test kit on the emulators: the same messages arrive as in memory, and they look like messages of the SDK.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ def emulators(running):
         yield emulators
 
 
-async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_fails(
+async def test_the_same_messages_arrive_on_the_emulators_as_in_memory(
     emulators: OutboxEmulators, caplog: pytest.LogCaptureFixture
 ):
+    """
+    The kit delivers the same messages on the emulators as in memory, although answers of the services are lost.
+    """
     harness = OutboxHarness()
     with fixed(now=NOON, ids=Clock().new_id):
         await place(harness.outbox, "o1")
@@ -51,10 +54,10 @@ async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_
     assert await harness.relay_all() == messages
     assert_messages(messages, OrderPlaced(total=5), OrderPaid())
     assert [] == await emulators.relay_all()
-    await received_is_what_the_sdk_gives(emulators, messages[0])
+    await check_that_a_message_looks_like_the_sdk_s(emulators, messages[0])
 
 
-async def test_an_event_for_later_arrives_once_the_clock_of_the_emulators_was_moved(
+async def test_an_event_for_later_arrives_when_the_emulators_clock_is_moved(
     emulators: OutboxEmulators,
 ):
     async with emulators.outbox() as outbox, outbox.unit_of_work() as uow:
@@ -68,8 +71,8 @@ async def test_an_event_for_later_arrives_once_the_clock_of_the_emulators_was_mo
     assert_messages(await emulators.relay_all(), OrderPaid())
 
 
-async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> None:
-    """Of each public attribute of a message of the SDK, but for what it is made of."""
+async def check_that_a_message_looks_like_the_sdk_s(emulators: OutboxEmulators, sent) -> None:
+    """Compare a message of the kit with one of the SDK, attribute by attribute."""
     async with (
         open_service_bus_client(connection_string=emulators.servicebus.connection_string) as bus,
         bus.get_subscription_receiver(emulators.topic, emulators.subscription, session_id="o1") as receiver,
@@ -93,7 +96,7 @@ async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> No
         assert message_from(real) == ours
 
 
-async def test_what_the_topic_refuses_on_the_emulators_ends_the_test_with_its_reason(
+async def test_relay_all_fails_with_the_reason_for_a_refused_message(
     emulators: OutboxEmulators,
 ):
     async with emulators.outbox() as outbox:
@@ -108,7 +111,7 @@ async def test_what_the_topic_refuses_on_the_emulators_ends_the_test_with_its_re
     assert [] == await emulators.relay_all()
 
 
-async def test_faults_strike_in_another_container_of_the_test(emulators: OutboxEmulators):
+async def test_a_fault_can_be_planted_in_another_container(emulators: OutboxEmulators):
     emulators.cosmos.create_container(emulators.database, "invoices", default_ttl=-1)
     emulators.fail("commit", "lost_answer", container="invoices")
     emulators.fail("read", "throttled")
@@ -118,7 +121,7 @@ async def test_faults_strike_in_another_container_of_the_test(emulators: OutboxE
         emulators.require_struck()
 
 
-async def test_require_struck_names_each_fault_that_struck_no_request(emulators: OutboxEmulators):
+async def test_require_struck_names_each_fault_that_never_struck(emulators: OutboxEmulators):
     emulators.fail("lease", "conflict")
     emulators.fail("commit", "unavailable", times=2)
     emulators.fail("send", "too_large", skip=1)
@@ -131,7 +134,10 @@ async def test_require_struck_names_each_fault_that_struck_no_request(emulators:
     assert "fail('send', 'too_large', skip=1) never struck." == second
 
 
-def test_a_worker_of_the_test_gets_its_settings_and_shares_the_leases(emulators: OutboxEmulators):
+def test_the_kit_s_environment_holds_valid_settings_for_a_worker(emulators: OutboxEmulators):
+    """
+    A worker process that a test starts with `emulators.environ` shares the leases with the kit's own relay.
+    """
     fields = Settings.model_fields
     assert PROCESSOR == fields["processor_name"].default
     assert set() == emulators.environ.keys() - {f"OUTBOX_{name.upper()}" for name in fields}
@@ -142,14 +148,14 @@ def _by_field(environ: dict[str, str]) -> dict[str, str]:
     return {name.removeprefix("OUTBOX_").lower(): value for name, value in environ.items()}
 
 
-def test_a_fault_that_the_emulators_lack_is_refused_with_those_that_they_have(emulators: OutboxEmulators):
+def test_an_unknown_fault_is_refused_with_a_list_of_the_known_ones(emulators: OutboxEmulators):
     with pytest.raises(ValueError, match="'commit' has no fault 'slow'; it has throttled"):
         emulators.fail("commit", "slow")
     with pytest.raises(ValueError, match="'park' has no container"):
         emulators.fail("park", "throttled", container="invoices")
 
 
-def test_the_plugin_loads_neither_the_kit_nor_an_sdk():
+def test_the_pytest_plugin_imports_neither_the_kit_nor_an_sdk():
     program = (
         "import sys, cosmos_outbox_testing.pytest_plugin;"
         "print({'azure', 'aiohttp', 'cosmos_outbox_emulators'} & {name.partition('.')[0] for name in sys.modules},"

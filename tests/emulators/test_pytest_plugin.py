@@ -1,5 +1,5 @@
 """
-The fixtures that the emulators' distribution gives pytest: here they come from its entry point, as on a user's machine.
+Tests of the pytest fixtures of the emulators' distribution, which are found through its entry point as on a user's machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from azure.servicebus.aio import ServiceBusClient
 pytestmark = pytest.mark.looptime(False)
 
 
-def test_a_blocking_test_has_containers_ranges_time_and_faults(cosmos_emulator):
+def test_a_blocking_test_can_use_the_cosmos_db_fixture(cosmos_emulator):
+    """A blocking test can create containers, split ranges, move the clock and plant faults."""
     cosmos_emulator.create_container("shop", "orders", default_ttl=-1, ranges=2)
     cosmos_emulator.create_container("shop", "leases")
     with CosmosClient.from_connection_string(cosmos_emulator.connection_string, retry_total=0) as client:
@@ -38,7 +39,7 @@ def test_a_blocking_test_has_containers_ranges_time_and_faults(cosmos_emulator):
     assert 1 == cosmos_emulator.requests()["create"]
 
 
-def test_a_container_may_have_a_hierarchical_key(cosmos_emulator):
+def test_the_cosmos_db_fixture_creates_a_container_with_a_hierarchical_key(cosmos_emulator):
     cosmos_emulator.create_container("shop", "orders", partition_key=["/tenantId", "/userId"])
     with CosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:
         orders = client.get_database_client("shop").get_container_client("orders")
@@ -46,7 +47,7 @@ def test_a_container_may_have_a_hierarchical_key(cosmos_emulator):
         assert "1" == orders.read_item("1", ["t1", "u1"])["id"]
 
 
-async def test_an_async_test_uses_it_from_its_own_loop(cosmos_emulator):
+async def test_an_async_test_can_use_the_cosmos_db_fixture(cosmos_emulator):
     cosmos_emulator.create_container("shop", "orders")
     async with AsyncCosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:
         orders = client.get_database_client("shop").get_container_client("orders")
@@ -54,7 +55,7 @@ async def test_an_async_test_uses_it_from_its_own_loop(cosmos_emulator):
         assert ["1"] == [item["id"] async for item in orders.read_all_items()]
 
 
-async def test_a_topic_takes_messages_and_faults(servicebus_emulator):
+async def test_a_test_can_use_the_service_bus_fixture(servicebus_emulator):
     servicebus_emulator.add_topic({"name": "orders", "subscriptions": [{"name": "all"}]})
     servicebus_emulator.add_queue({"name": "returns"})
     async with (
@@ -70,7 +71,7 @@ async def test_a_topic_takes_messages_and_faults(servicebus_emulator):
     assert 2 == servicebus_emulator.stats()["topics"]["orders"]["published"]
 
 
-def test_each_emulator_can_be_told_to_deviate(cosmos_emulator, servicebus_emulator):
+def test_each_fixture_can_switch_on_a_deviation(cosmos_emulator, servicebus_emulator):
     cosmos_emulator.create_container("shop", "orders")
     statuses = []
     with CosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:
@@ -90,7 +91,7 @@ def test_each_emulator_can_be_told_to_deviate(cosmos_emulator, servicebus_emulat
         servicebus_emulator.deviate("none")
 
 
-def test_a_mistake_is_an_error_in_the_test(cosmos_emulator, servicebus_emulator):
+def test_a_wrong_argument_of_a_fixture_raises_an_error_in_the_test(cosmos_emulator, servicebus_emulator):
     with pytest.raises(ValueError, match="unknown field 'operations'"):
         cosmos_emulator.add_fault({"operations": "batch"})
     with pytest.raises(ValueError, match="lock_s"):

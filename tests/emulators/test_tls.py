@@ -1,4 +1,6 @@
-"""TLS: the unmodified SDKs connect with verification on, and trust the certificate's authority alone."""
+"""
+Tests of TLS: the unmodified SDKs connect with verification on, and trust only the emulators' own certificate authority.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tls"
 
 
-async def test_the_service_bus_sdk_connects(folder: Path):
+async def test_the_service_bus_sdk_connects_over_tls(folder: Path):
     with servicebus_in_thread(tls=folder) as emulator:
-        # This SDK takes another port than 5671 from here only, and then means WebSockets unless it is told.
+        # The Service Bus SDK takes a port other than 5671 only from `custom_endpoint_address`. It then uses WebSockets unless
+        # `transport_type` says otherwise.
         address = emulator.connection_string.split(";")[0].removeprefix("Endpoint=")
         async with (
             ServiceBusClient.from_connection_string(
@@ -55,7 +58,7 @@ async def test_the_service_bus_sdk_connects(folder: Path):
 
 
 @pytest.mark.parametrize("start", [cosmos_in_thread, servicebus_in_thread])
-async def test_a_client_that_does_not_trust_it_is_cut_off_without_an_error_in_the_log(
+async def test_a_client_that_does_not_trust_the_certificate_causes_no_log_line(
     start, folder: Path, caplog: pytest.LogCaptureFixture
 ):
     with start(tls=folder) as emulator:
@@ -69,7 +72,7 @@ async def test_a_client_that_does_not_trust_it_is_cut_off_without_an_error_in_th
     assert [] == [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_certificate_is_kept_until_it_expires(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_certificate_is_reused_until_it_expires(folder: Path, monkeypatch: pytest.MonkeyPatch):
     files = [folder / AUTHORITY, folder / "server.pem"]
     server_context(folder)
     first = [file.read_bytes() for file in files]
@@ -85,13 +88,13 @@ def test_a_certificate_is_kept_until_it_expires(folder: Path, monkeypatch: pytes
     assert first != [file.read_bytes() for file in files]
 
 
-def test_without_the_extra_the_error_names_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_error_names_the_extra_that_tls_needs(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(UsageError, match=r"pip install 'cosmos-outbox-emulators\[tls\]'"):
         server_context(folder)
 
 
-def test_the_process_says_where_its_certificate_is_and_serves_it():
+def test_the_emulators_announce_and_serve_their_certificate():
     command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json", "--tls"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own code
         announced = json.loads(process.stdout.readline())
@@ -108,7 +111,8 @@ def test_the_process_says_where_its_certificate_is_and_serves_it():
     assert (0, False) == (process.returncode, authority.exists())
 
 
-def test_http_management_is_where_the_sdk_looks_for_it_with_a_key_of_one_right_too(tmp_path: Path):
+def test_the_administration_client_finds_http_management_over_tls(tmp_path: Path):
+    """A key with the rights to send and listen gets 401 from HTTP management."""
     keys = {"Root": "one", "NoManage": {"value": "two", "rights": ["Send", "Listen"]}}
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"sas_keys": keys, "queues": [{"name": "q"}]}))
@@ -122,7 +126,8 @@ def test_http_management_is_where_the_sdk_looks_for_it_with_a_key_of_one_right_t
         try:
             for given, expected in (("servicebus", ["q"]), ("NoManage", 401)):
                 text = announced.get(given) or announced["servicebus_keys"][given]
-                # On Azure, and here where a process may listen there: 443, which the connection string does not name
+                # The SDK looks for management on port 443, as on Azure. A test may not listen there, so it puts its own port
+                # into the connection string.
                 elsewhere = text.replace(announced["servicebus"].split(";")[0].rpartition(":")[2], str(port))
                 with ServiceBusAdministrationClient.from_connection_string(
                     elsewhere, connection_verify=announced["certificate"], retry_total=0
@@ -139,10 +144,11 @@ def listed(client: ServiceBusAdministrationClient) -> list[str] | int | None:
         return error.status_code
 
 
-def test_a_client_that_connects_while_an_emulator_ends_leaves_nothing_behind(
+def test_a_client_that_connects_while_an_emulator_stops_leaves_no_task(
     folder: Path, caplog: pytest.LogCaptureFixture
 ):
-    # Turns of its event loop: it has not accepted the client yet, or waits for the handshake
+    # How many turns the emulator's event loop takes before it stops. After few turns it has not accepted the client yet;
+    # after more it waits for the TLS handshake.
     for turns in (0, 0, 0, 1, 5):
         with cosmos_in_thread(tls=folder) as cosmos:
             address = urlsplit(cosmos.connection_string.split("=")[1].removesuffix(";AccountKey"))
