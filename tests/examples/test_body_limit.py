@@ -1,4 +1,4 @@
-"""A request whose body is too large is refused before it is read."""
+"""Tests that the API refuses a too large request before it has read the whole body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples.contacts.body_limit import BodyLimit
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_body_over_the_limit_is_refused_before_more_of_it_is_read(announced: bool):
+async def test_a_too_large_body_is_refused_before_it_is_read_completely(announced: bool):
     read: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

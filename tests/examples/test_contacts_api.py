@@ -1,4 +1,4 @@
-"""The contacts API: what Microsoft's sample does, and better."""
+"""Tests of the contacts API: it does what Microsoft's sample does, and more."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ def assert_problem(answer: Answer, status: int) -> dict[str, Any]:
     return problem
 
 
-async def test_a_new_contact_is_answered_with_its_address_etag_version_and_event(
+async def test_the_answer_to_a_new_contact_has_its_address_etag_and_version(
     api: Client, container: MemoryContainer
 ):
+    """The answer to a new contact also has the id of its event, in the header X-Event-Ids."""
     answer = await api.post("/api/contacts", json=JANE)
 
     assert 201 == answer.status
@@ -71,7 +72,7 @@ async def test_a_new_contact_is_answered_with_its_address_etag_version_and_event
     assert {**JANE, **state} == event["data"]["contact"], "nested, as consumers of Microsoft's sample read it"
 
 
-async def test_the_stored_documents_have_the_shape_that_programs_in_other_languages_read(
+async def test_stored_documents_have_the_shape_that_other_languages_expect(
     api: Client, container: MemoryContainer
 ):
     location, _ = await created(api)
@@ -91,7 +92,7 @@ async def test_the_stored_documents_have_the_shape_that_programs_in_other_langua
     )
 
 
-async def test_the_flat_form_of_the_sample_is_understood(api: Client):
+async def test_a_contact_in_the_flat_form_of_the_sample_is_accepted(api: Client):
     location, _ = await created(
         api,
         {
@@ -119,7 +120,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("part", CHANGES)
 @pytest.mark.parametrize("route", ["PUT /", "POST /update-"])
-async def test_a_change_is_stored_with_its_event(
+async def test_a_change_of_a_contact_is_stored_with_its_event(
     api: Client, container: MemoryContainer, route: str, part: str
 ):
     (method, path), (action, body) = route.split(), CHANGES[part]
@@ -142,9 +143,7 @@ async def test_a_change_is_stored_with_its_event(
 
 
 @pytest.mark.parametrize("header", ["If-Match", "ETag"])
-async def test_a_change_under_an_old_etag_is_refused_and_changes_nothing(
-    api: Client, container: MemoryContainer, header: str
-):
+async def test_a_change_with_an_old_etag_is_refused(api: Client, container: MemoryContainer, header: str):
     location, old = await created(api)
     newer = (await api.put(f"{location}/email", json={"email": None})).headers["ETag"]
 
@@ -157,16 +156,14 @@ async def test_a_change_under_an_old_etag_is_refused_and_changes_nothing(
     assert ["ContactCreatedEvent", "ContactEmailUpdatedEvent"] == actions(container)
 
 
-async def test_if_match_decides_where_the_samples_header_is_there_too(api: Client):
+async def test_if_match_takes_precedence_over_the_sample_s_etag_header(api: Client):
     location, etag = await created(api)
     both = {"If-Match": '"old"', "ETag": etag}
     assert_problem(await api.delete(location, headers=both), 412)
     assert 204 == (await api.delete(location, headers={"If-Match": etag, "ETag": '"old"'})).status
 
 
-async def test_a_deleted_contact_is_gone_for_readers_and_kept_in_the_store(
-    api: Client, container: MemoryContainer
-):
+async def test_a_deleted_contact_is_not_found_but_stays_in_the_store(api: Client, container: MemoryContainer):
     location, etag = await created(api)
 
     answer = await api.delete(location, headers={"If-Match": etag})
@@ -184,13 +181,14 @@ async def test_a_deleted_contact_is_gone_for_readers_and_kept_in_the_store(
     assert [] == (await api.get("/api/contacts")).body["items"]
 
 
-async def test_what_is_not_there_is_not_found(api: Client):
+async def test_an_unknown_contact_is_answered_with_404(api: Client):
     assert_problem(await api.get(f"/api/contacts/{UNKNOWN_ID}"), 404)
     assert_problem(await api.delete(f"/api/contacts/{UNKNOWN_ID}"), 404)
     assert_problem(await api.get("/nowhere"), 404)
 
 
-async def test_the_list_is_paged_by_token_in_the_query_or_the_header(api: Client):
+async def test_the_list_of_contacts_is_paged_by_a_continuation_token(api: Client):
+    """The continuation token of a list may be in the query or in a header."""
     ids = sorted([(await created(api))[0].rpartition("/")[2] for _ in range(5)])
 
     first = await api.get("/api/contacts?pageSize=2")
@@ -235,7 +233,7 @@ async def test_the_list_is_paged_by_token_in_the_query_or_the_header(api: Client
         (JANE | {"company": {"companyName": "C", "town": "Palo Alto"}}, "company.town"),
     ],
 )
-async def test_an_invalid_contact_is_refused_with_the_field_at_fault(
+async def test_the_refusal_of_an_invalid_contact_names_the_wrong_field(
     api: Client, container: MemoryContainer, body: Any, field: str
 ):
     problem = assert_problem(await api.post("/api/contacts", json=body), 400)
@@ -252,9 +250,8 @@ async def test_a_body_that_is_no_json_is_refused(api: Client, raw: bytes):
     assert_problem(answer, 400)
 
 
-async def test_a_contact_of_the_dotnet_program_is_changed_and_keeps_what_that_program_wrote(
-    api: Client, container: MemoryContainer
-):
+async def test_a_contact_of_the_dotnet_program_can_be_changed(api: Client, container: MemoryContainer):
+    """A change keeps the fields that the .NET program wrote into the contact."""
     at = "2024-05-01T10:00:00.1234567+00:00"
     data = {
         "name": JANE["name"],
@@ -274,22 +271,22 @@ async def test_a_contact_of_the_dotnet_program_is_changed_and_keeps_what_that_pr
     assert at < kept["data"]["modifiedAt"] == events(container)[-1]["data"]["createdAt"]
 
 
-async def test_an_address_that_the_sample_takes_is_taken(api: Client):
+async def test_an_email_address_that_the_sample_accepts_is_accepted(api: Client):
     location, _ = await created(api, {**JANE, "email": "Ada@LOCALHOST"})
     assert "Ada@LOCALHOST" == (await api.get(location)).body["email"]
 
 
-async def test_an_etag_that_is_longer_than_the_sample_takes_is_refused(api: Client):
+async def test_an_etag_longer_than_the_sample_allows_is_refused(api: Client):
     location, _ = await created(api)
     assert_problem(await api.delete(location, headers={"ETag": "x" * 51}), 400)
     assert_problem(await api.delete(location, headers={"ETag": "x" * 50}), 412)
 
 
-async def test_a_body_that_no_contact_needs_is_refused(api: Client):
+async def test_a_body_too_large_for_any_contact_is_refused(api: Client):
     assert_problem(await api.post("/api/contacts", data=b"[" * 100_000), 413)
 
 
-async def test_the_documentation_needs_no_other_server(api: Client):
+async def test_the_documentation_page_loads_nothing_from_other_servers(api: Client):
     page = (await api.get("/docs")).text
     assert "/openapi.json" in page
     assert set(re.findall(r"https?://([^/:\"']+)", page)) <= {"127.0.0.1"}
@@ -301,16 +298,16 @@ async def test_the_documentation_needs_no_other_server(api: Client):
 @pytest.mark.parametrize(
     "path", ["?pageSize=0", "?pageSize=101", "?pageSize=x", "?continuationToken=%00%ff!", "/not-a-guid"]
 )
-async def test_invalid_parameters_are_refused(api: Client, path: str):
+async def test_invalid_query_parameters_are_refused(api: Client, path: str):
     assert_problem(await api.get(f"/api/contacts{path}"), 400)
 
 
 @pytest.mark.parametrize("path", ["/api/contacts", f"/api/contacts/{UNKNOWN_ID}", "/healthz"])
-async def test_a_method_that_is_not_offered_is_refused(api: Client, path: str):
+async def test_an_unsupported_http_method_is_refused(api: Client, path: str):
     assert_problem(await api.send("PATCH", path), 405)
 
 
-async def test_a_head_is_answered_as_a_get_without_its_body(api: Client):
+async def test_a_head_request_is_answered_as_a_get_without_the_body(api: Client):
     location, etag = await created(api)
     answer = await api.send("HEAD", location)
     assert (200, etag, "") == (answer.status, answer.headers["ETag"], answer.text)
@@ -319,16 +316,21 @@ async def test_a_head_is_answered_as_a_get_without_its_body(api: Client):
 
 
 class _Forgetful(FaultyStore):
-    """Writes, does not say so, and asks for more time than there is."""
+    """
+    A store that commits, then reports an unknown outcome, and asks for a longer wait than the deadline allows.
+    """
 
     async def commit(self, partition_key, writes):
         await super().commit(partition_key, writes)
         raise StoreUnavailable(retry_after=60)
 
 
-async def test_a_creation_of_unknown_outcome_is_answered_with_its_location_and_no_retry_after(
+async def test_a_creation_with_unknown_outcome_is_answered_with_its_location(
     container: MemoryContainer,
 ):
+    """
+    The answer has no Retry-After header, because the client has to look first whether the contact exists.
+    """
     async with served(create_app(store=_Forgetful(container, reads=[ReadFault.UNAVAILABLE]))) as api:
         answer = await api.post("/api/contacts", json=JANE)
         assert_problem(answer, 503)
@@ -336,7 +338,7 @@ async def test_a_creation_of_unknown_outcome_is_answered_with_its_location_and_n
         assert 200 == (await api.get(answer.headers["Location"])).status
 
 
-async def test_the_openapi_description_is_complete(api: Client):
+async def test_the_openapi_description_covers_all_operations_and_errors(api: Client):
     schema = (await api.get("/openapi.json")).body
 
     operations = [
@@ -355,7 +357,7 @@ async def test_the_openapi_description_is_complete(api: Client):
             assert parameter["description"], (path, method, parameter["name"])
 
 
-async def test_the_process_tells_that_it_is_up(api: Client):
+async def test_the_health_endpoint_says_that_the_process_is_up(api: Client):
     assert {"status": "ok"} == (await api.get("/healthz")).body
     for path in ("/healthz", "/docs", "/openapi.json"):
         answer = await api.send("HEAD", path)

@@ -1,4 +1,6 @@
-"""The function app: what it declares to the host, and its functions on the emulators."""
+"""
+Tests of the Azure Functions example: the settings that it declares to the host, and its functions on the emulators.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def local() -> Iterator[Local]:
 
 @pytest.fixture
 def app(local: Local, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A fresh function_app, as a process of the host imports it."""
+    """Import function_app again for each test, as a new process of the host does."""
     for name, value in (local.environment | {"OUTBOX_PARKED_CONTAINER": "parked"}).items():
         if name.startswith("OUTBOX_"):
             monkeypatch.setenv(name, value)
@@ -55,20 +57,24 @@ def seconds(text: str) -> float:
     return timedelta(hours=hours, minutes=minutes, seconds=rest).total_seconds()
 
 
-def test_the_relay_is_called_again_until_it_returns(app: ModuleType):
+def test_the_relay_function_is_retried_until_it_succeeds(app: ModuleType):
     policy = functions_of(app)["relay"].get_settings_dict("retry_policy")
 
     assert ("fixed_delay", "-1") == (policy["strategy"], policy["max_retry_count"])
 
 
-def test_the_consumer_gets_single_messages_of_sessions_as_they_are(app: ModuleType):
+def test_the_consumer_function_gets_single_messages_of_sessions(app: ModuleType):
+    """
+    The host calls the consumer function with one message of a session at a time, with its body as bytes.
+    """
     trigger = functions_of(app)["account"].get_trigger().get_dict_repr()
 
     assert (True, "binary") == (trigger["isSessionsEnabled"], str(trigger["dataType"]).lower())
     assert "many" != trigger.get("cardinality")
 
 
-def test_the_host_renews_locks_and_lets_functions_run_for_longer_than_they_take():
+def test_the_host_s_time_limits_are_longer_than_the_longest_handling():
+    """The time limits are the timeout of a function and the time for which the host renews locks."""
     bus = HOST["extensions"]["serviceBus"]
     longest = (Consumer("account").policy.longest_handling + timedelta(minutes=2)).total_seconds()
 
@@ -90,9 +96,7 @@ async def changes(local: Local) -> list[dict[str, Any]]:
         return found
 
 
-async def test_what_is_committed_goes_through_both_functions_and_takes_effect_once(
-    app: ModuleType, local: Local
-):
+async def test_a_committed_event_takes_effect_once_through_both_functions(app: ModuleType, local: Local):
     async with open_cosmos_client(connection_string=local.cosmos) as client:
         outbox = Outbox(await open_store(client, local.database, "data"))
         async with outbox.unit_of_work() as uow:
@@ -134,9 +138,7 @@ async def commit_what_is_too_large(app: ModuleType, local: Local) -> None:
     await app.events.aclose()
 
 
-def test_the_commands_show_what_the_relay_parks_under_the_name_of_its_processor(
-    app: ModuleType, local: Local
-):
+def test_parked_list_shows_the_keys_that_the_relay_function_parked(app: ModuleType, local: Local):
     asyncio.run(commit_what_is_too_large(app, local))
     shown = local.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked", OUTBOX_PROCESSOR_NAME="functions")
 

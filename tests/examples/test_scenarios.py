@@ -1,4 +1,6 @@
-"""What Microsoft's sample tests of its contacts, by behaviour, on memory and through the vendor SDK."""
+"""
+The scenarios that Microsoft's sample tests with its contacts, here on the memory store and through the vendor SDK.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,15 @@ def john(**fields: Any) -> Contact:
     return contact
 
 
-async def test_a_new_contact_is_two_documents_however_much_was_set(uow: ContactsUnitOfWork):
+async def test_a_new_contact_is_stored_as_two_documents(uow: ContactsUnitOfWork):
+    """A new contact is stored with one event, however many of its fields were set."""
     uow.contacts.create(john())
     commit = await uow.commit()
 
     assert (2, ["ContactCreatedEvent"]) == (commit.operations, [event.action for event in commit.events])
 
 
-async def test_a_contact_is_read_with_an_etag(uow: ContactsUnitOfWork, contact_id: str):
+async def test_a_read_contact_has_an_etag(uow: ContactsUnitOfWork, contact_id: str):
     contact = await uow.contacts.read(contact_id)
     assert ("John", True) == (contact.name.first_name, bool(contact.etag))
 
@@ -76,7 +79,9 @@ async def test_a_contact_is_read_with_an_etag(uow: ContactsUnitOfWork, contact_i
     ],
     ids=["company", "name", "description", "email", "deletion"],
 )
-async def test_a_change_is_two_documents(uow: ContactsUnitOfWork, contact_id: str, change: Any):
+async def test_a_change_of_a_contact_is_stored_as_two_documents(
+    uow: ContactsUnitOfWork, contact_id: str, change: Any
+):
     contact = await uow.contacts.read(contact_id)
     change(contact)
     uow.contacts.update(contact, contact.etag)
@@ -85,7 +90,7 @@ async def test_a_change_is_two_documents(uow: ContactsUnitOfWork, contact_id: st
 
 @pytest.mark.parametrize("events", [True, False], ids=["batch", "single"])
 @pytest.mark.parametrize("operation", ["update", "delete"])
-async def test_of_two_who_change_the_same_state_the_second_collides(
+async def test_the_second_of_two_concurrent_changes_fails_its_precondition(
     store: Store, operation: str, events: bool
 ):
     outbox = Outbox(store)

@@ -14,7 +14,7 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"OUTBOX_COSMOS_{name}", raising=False)
 
 
-def test_a_connection_string_is_enough_and_the_rest_has_defaults(monkeypatch: pytest.MonkeyPatch):
+def test_a_connection_string_is_the_only_required_setting(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOX_COSMOS_CONNECTION_STRING", SECRET)
     settings = Settings()
 
@@ -22,7 +22,7 @@ def test_a_connection_string_is_enough_and_the_rest_has_defaults(monkeypatch: py
     assert "c2VzYW1l" not in repr(settings)
 
 
-def test_an_endpoint_is_enough(monkeypatch: pytest.MonkeyPatch):
+def test_an_endpoint_may_replace_the_connection_string(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOX_COSMOS_ENDPOINT", "https://a.documents.azure.com")
     monkeypatch.setenv("OUTBOX_COSMOS_CONNECTION_STRING", "")  # empty is not set
     assert "https://a.documents.azure.com" == Settings().cosmos_endpoint
@@ -36,9 +36,10 @@ def test_an_endpoint_is_enough(monkeypatch: pytest.MonkeyPatch):
         ({"ENDPOINT": "nowhere"}, ["OUTBOX_COSMOS_ENDPOINT: "]),
     ],
 )
-def test_every_mistake_is_told_at_once_with_its_variable_and_no_secret(
+def test_one_error_names_the_variables_of_all_wrong_settings(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], named: list[str]
 ):
+    """The error names all wrong variables at once, and shows no secret."""
     for name, value in environment.items():
         monkeypatch.setenv(f"OUTBOX_COSMOS_{name}", value)
     with pytest.raises(ConfigurationError) as caught:

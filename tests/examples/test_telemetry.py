@@ -1,4 +1,4 @@
-"""How the example's programs appear in traces."""
+"""Tests of the traces that the example's programs export."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with exporting("contacts-api"):
     print(trace.get_tracer_provider().resource.attributes["service.name"])
 """
 
-# The application has been made before, as that of `api` has.
+# The application exists before telemetry is set up, as in `examples.contacts.api`.
 _TAKE_REQUESTS = """
 import asyncio
 from fastapi import FastAPI
@@ -51,7 +51,9 @@ with exporting("contacts-api", app):
 
 @contextmanager
 def ingestion() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield a connection string of Application Insights, and the items that arrive there."""
+    """
+    Run an ingestion endpoint of Application Insights; yield its connection string and the list of items that arrive.
+    """
     items: list[dict[str, Any]] = []
 
     class Track(BaseHTTPRequestHandler):
@@ -79,17 +81,22 @@ def ingestion() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def run(program: str, variables: dict[str, str]) -> str:
-    """Run it in a process of its own, for a provider that is set once stays for good; return what it prints."""
+    """
+    Run a program in a process of its own and return what it prints.
+
+    A telemetry provider stays set for the rest of a process, so the test cannot set one in its own.
+    """
     plain = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
     return subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-c", program], env=plain | variables, capture_output=True, text=True, check=True
     ).stdout
 
 
-def test_in_application_insights_a_trace_begins_with_the_request_and_probes_have_none() -> None:
+def test_a_trace_in_application_insights_begins_with_the_http_request() -> None:
+    """Requests of health probes have no trace."""
     with ingestion() as (connection_string, items):
         run(_TAKE_REQUESTS, {"APPLICATIONINSIGHTS_CONNECTION_STRING": connection_string})
-    # What describes the process comes as a metric.
+    # The description of the process arrives as a metric, so metrics are left out.
     spans = [item for item in items if item["data"]["baseType"] != "MetricData"]
     commit, request = sorted(spans, key=lambda item: str(item["data"]["baseType"]))
 
@@ -107,8 +114,7 @@ def test_in_application_insights_a_trace_begins_with_the_request_and_probes_have
         ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=ours"}, "ours"),
     ],
 )
-def test_a_program_is_called_what_the_environment_says_or_else_its_own_name(
-    variables: dict[str, str], name: str
-) -> None:
+def test_the_environment_may_set_the_service_name_of_a_program(variables: dict[str, str], name: str) -> None:
+    """Without a service name in the environment, a program is exported under its own name."""
     printed = run(_SHOW_NAME, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"} | variables)
     assert name == printed.strip()

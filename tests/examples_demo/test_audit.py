@@ -1,4 +1,6 @@
-"""The audit finds exactly the losses, duplicates and reorderings that were planted."""
+"""
+Tests of the demo's audit: it finds exactly the lost, duplicated and reordered events that a test planted.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def received(
 @st.composite
 def histories(draw):
     """
-    Events of several contacts in commit order, and the same interleaved as a subscriber may see the sessions.
+    Return events of several contacts in the order of commits, and again in an order in which a subscriber may see the sessions.
     """
     contacts = draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=5), min_size=1, max_size=5))
     queues = [
@@ -61,7 +63,7 @@ def histories(draw):
 
 
 @given(histories())
-def test_a_history_delivered_once_and_in_order_passes_however_sessions_interleave(history):
+def test_a_correct_history_passes_in_any_interleaving_of_its_sessions(history):
     committed, arrived = history
     verdict = audit(committed, [received(one) for one in arrived])
     assert verdict.passed
@@ -69,7 +71,7 @@ def test_a_history_delivered_once_and_in_order_passes_however_sessions_interleav
 
 
 @given(histories(), st.data())
-def test_exactly_the_events_left_out_are_lost(history, data):
+def test_exactly_the_events_that_were_not_delivered_count_as_lost(history, data):
     committed, arrived = history
     dropped = data.draw(st.sets(st.sampled_from(arrived), min_size=1))
     verdict = audit(committed, [received(one) for one in arrived if one not in dropped])
@@ -80,7 +82,8 @@ def test_exactly_the_events_left_out_are_lost(history, data):
 
 
 @given(histories(), st.data())
-def test_every_further_copy_is_a_duplicate_and_only_first_copies_count_for_order(history, data):
+def test_every_further_copy_of_a_message_counts_as_a_duplicate(history, data):
+    """The audit counts further copies as duplicates, and judges the order by the first copies."""
     committed, arrived = history
     messages = [received(one) for one in arrived]
     copies = data.draw(st.lists(st.sampled_from(arrived), min_size=1, max_size=5))
@@ -94,7 +97,7 @@ def test_every_further_copy_is_a_duplicate_and_only_first_copies_count_for_order
 
 
 @given(histories(), st.data())
-def test_the_count_of_reordered_events_is_zero_only_for_an_order_preserving_shuffle(history, data):
+def test_a_shuffle_passes_only_if_it_keeps_the_order_of_each_contact(history, data):
     committed, arrived = history
     shuffled = data.draw(st.permutations(arrived))
     in_order = all(
@@ -105,7 +108,7 @@ def test_the_count_of_reordered_events_is_zero_only_for_an_order_preserving_shuf
     assert in_order == audit(committed, [received(one) for one in shuffled]).passed
 
 
-def test_a_message_no_response_accounts_for_fails_the_audit_though_nothing_is_lost():
+def test_a_message_of_an_event_that_was_not_committed_fails_the_audit():
     first, stranger = event(1, 1), event(1, 2)
     verdict = audit([first], [received(first), received(stranger)])
     assert (stranger.event_id,) == verdict.unknown
@@ -114,20 +117,20 @@ def test_a_message_no_response_accounts_for_fails_the_audit_though_nothing_is_lo
     assert not verdict.passed
 
 
-def test_an_event_id_committed_twice_can_only_be_delivered_once_so_one_is_lost():
+def test_the_second_of_two_events_with_the_same_id_counts_as_lost():
     one, other = event(1, 1), replace(event(2, 1), event_id="1-1-0")
     verdict = audit([one, other], [received(one)])
     assert ("1-1-0",) == verdict.lost
     assert (2, 1) == (verdict.committed, verdict.delivered)
 
 
-def test_message_properties_cannot_make_a_wrong_order_look_right():
+def test_the_audit_does_not_trust_the_versions_in_message_properties():
     first, second = event(1, 1), event(1, 2)
     lying = [replace(received(second), entity_version=1), replace(received(first), entity_version=2)]
     assert (first.event_id,) == audit([first, second], lying).out_of_order
 
 
-def test_latencies_are_nearest_rank_percentiles_of_first_copies():
+def test_latencies_are_percentiles_of_first_copies_by_nearest_rank():
     events = [event(contact, 1) for contact in range(100)]
     messages = [received(one, after_ms=rank) for rank, one in enumerate(events, 1)]
     late_copy = received(events[0], after_ms=10_000)

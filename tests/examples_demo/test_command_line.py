@@ -1,4 +1,6 @@
-"""Bad arguments get a clear message and exit code 2, before anything is started."""
+"""
+Tests of the demo's command line: a wrong argument gives a clear message and exit code 2 before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.looptime(False)
         (["run", "--port", "65536"], "--port"),
     ],
 )
-def test_bad_arguments_are_named_and_the_exit_code_is_2(arguments, named):
+def test_a_wrong_argument_is_named_and_gives_exit_code_2(arguments, named):
     result = CliRunner(env={"TERM": "dumb", "COLUMNS": "200"}).invoke(demo_app, arguments)
     assert 2 == result.exit_code
     assert named in result.output
@@ -31,7 +33,7 @@ def test_bad_arguments_are_named_and_the_exit_code_is_2(arguments, named):
 
 
 @pytest.mark.parametrize(("program", "command"), [(demo_app, "run"), (app, "api")])
-def test_a_port_in_use_is_said_at_once(program, command):
+def test_a_port_in_use_is_reported_before_anything_starts(program, command):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

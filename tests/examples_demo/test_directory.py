@@ -1,4 +1,6 @@
-"""The company directory follows the contacts, and says what it changed."""
+"""
+Tests of the company directory, a consumer that follows the contacts and records an event for each change.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ CHANGES = (
 )
 
 
-async def test_each_event_of_a_contact_changes_its_entry_once_and_the_directory_tells_it():
+async def test_each_event_of_a_contact_changes_its_directory_entry_once():
+    """The directory records an event of its own for each change of an entry."""
     harness = OutboxHarness()
     sent = [harness.deliver(consumer, event, key="c1") for event in (CREATED, *CHANGES)]
     delivered = await harness.consume_all(consumer)
@@ -64,7 +67,7 @@ async def test_each_event_of_a_contact_changes_its_entry_once_and_the_directory_
     assert [message.message_id for message in sent] == [event.properties["causation-id"] for event in told]
 
 
-async def test_the_events_of_the_dotnet_program_are_read_too():
+async def test_the_directory_reads_the_events_of_the_dotnet_program():
     at = "2024-05-01T10:00:00.1234567+00:00"
     head = {"contactId": "c1", "createdAt": at}
     name = {"firstName": "Ada", "lastName": "Lovelace"}

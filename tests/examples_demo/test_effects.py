@@ -1,4 +1,6 @@
-"""The audit of effects finds exactly the losses, doublings and reorderings that were planted."""
+"""
+Tests of the demo's audit of effects: it finds exactly the lost, doubled and reordered effects that a test planted.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ COMMITTED = [
 
 
 def recorded(*event_ids: str) -> list[dict[str, Any]]:
-    """Return what a consumer stores that handled these events in this order, one commit each."""
+    """
+    Return the events that a consumer stores when it handles these events in this order, one commit each.
+    """
     versions: dict[str, int] = {}
     found = []
     for event_id in event_ids:
@@ -44,7 +48,9 @@ ALL = [event.event_id for event in COMMITTED]
         ([*ALL, "a-9-0"], {"unknown": ("a-9-0",)}),
     ],
 )
-def test_what_went_wrong_is_named(order: list[str], wrong: dict[str, tuple[str, ...]]):
+def test_the_audit_of_effects_names_the_events_that_went_wrong(
+    order: list[str], wrong: dict[str, tuple[str, ...]]
+):
     effects = effects_of(COMMITTED, recorded(*order)[::-1])  # read in any order
     assert effects.passed is (not wrong)
     assert wrong == {

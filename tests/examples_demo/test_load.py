@@ -1,4 +1,4 @@
-"""The changes that the driver sends are the same for a seed, and each of them raises an event."""
+"""Tests of the demo's load: the same seed gives the same changes, and each change raises an event."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from demo.load import Load, changes_of
 
 
-def test_the_same_seed_sends_the_same_requests_and_another_seed_others():
+def test_the_same_seed_gives_the_same_requests():
     first, second = Load(contacts=1, changes=50, seed=1), Load(contacts=1, changes=50, seed=2)
     assert list(changes_of(3, first)) == list(changes_of(3, first))
     assert list(changes_of(3, first)) != list(changes_of(3, second))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_change_alters_something_so_that_it_raises_an_event(seed):
+def test_every_change_of_the_load_raises_an_event(seed):
     contact: dict = {}
     changes = list(changes_of(0, Load(contacts=1, changes=40, seed=seed)))
     assert 40 == len(changes)

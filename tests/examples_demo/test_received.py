@@ -1,4 +1,4 @@
-"""The record of received messages survives being read while it is written."""
+"""Tests of the file of received messages, which the demo reads while the subscriber writes it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ messages = st.builds(
 
 
 @given(st.lists(messages, max_size=8), st.data())
-def test_records_come_back_once_and_in_order_wherever_the_writing_was_interrupted(
-    tmp_path_factory, written, data
-):
+def test_each_record_is_read_once_wherever_a_write_was_interrupted(tmp_path_factory, written, data):
     path = tmp_path_factory.mktemp("record") / "received.jsonl"
     reader = RecordReader(path)
     content = "".join(map(to_line, written)).encode()
@@ -39,5 +37,5 @@ def test_records_come_back_once_and_in_order_wherever_the_writing_was_interrupte
     assert written == read
 
 
-def test_a_record_that_does_not_exist_yet_is_empty(tmp_path):
+def test_a_missing_file_of_received_messages_counts_as_empty(tmp_path):
     assert [] == RecordReader(tmp_path / "none.jsonl").read_new()

@@ -1,7 +1,7 @@
 """
-Atomicity under faults: tasks race on the same contacts over a network and a service that fail in every known way.
+Tests of atomicity: tasks race on the same contacts while the network and Cosmos DB fail in every known way.
 
-Run alone with `make test-faults`, which prints how the commits ended.
+`make test-faults` runs this test alone and prints how the commits ended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROUNDS = int(os.environ.get("OUTBOX_TEST_FAULT_ROUNDS", examples(6, many=20)))
 
 @dataclass
 class Ledger:
-    """What the callers of commit() were told."""
+    """Counts and lists what commit() reported to its callers."""
 
     unread: int = 0  # reads that failed, so that nothing was tried
     tried: int = 0
@@ -58,7 +58,7 @@ class Ledger:
 
 
 class Noted(DomainEvent):
-    """What documents of an application's own shape raise."""
+    """An event about a document that has the application's own shape."""
 
     number: int
 
@@ -80,13 +80,13 @@ KEYS: dict[str, tuple[type[Contact], SdkPartitionKey]] = {
 
 
 @pytest.mark.parametrize(("kind", "definition"), KEYS.values(), ids=KEYS)
-async def test_every_success_is_whole_and_every_failure_left_nothing(
+async def test_a_commit_is_stored_completely_or_not_at_all(
     kind: type[Contact], definition: SdkPartitionKey, capsys: pytest.CaptureFixture[str]
 ):
     await _raced(definition, partial(_created, kind), partial(_race, kind), capsys, seed=1)
 
 
-async def test_documents_of_an_applications_own_shape_are_whole_too(capsys: pytest.CaptureFixture[str]):
+async def test_a_commit_of_an_application_s_own_documents_is_atomic_too(capsys: pytest.CaptureFixture[str]):
     await _raced(SdkPartitionKey("/partitionKey"), _created_own, _race_own, capsys, seed=2)
 
 
@@ -172,8 +172,9 @@ async def _created_own(store: CosmosStore) -> list[str]:
 
 
 def _outbox(store: CosmosStore, seed: int) -> Outbox:
-    # Some give up so early that they cannot know; 0.15 s is shorter than the emulator's delay. The others never do: what is dropped
-    # is known at once, and on a busy machine 24 tasks may wait for seconds.
+    # Every sixth task gives up after 0.15 s, which is less than the emulator's delay, so it cannot know the outcome. The
+    # other tasks practically never give up: a dropped request is noticed at once, and on a busy machine 24 tasks may have to
+    # wait for seconds.
     hasty = RetryOptions(deadline_seconds=0.15, attempt_seconds=0.15)
     patient = RetryOptions(
         deadline_seconds=HUNG_SECONDS, attempt_seconds=HUNG_SECONDS, backoff=Backoff(initial_seconds=0.01)
