@@ -1,5 +1,7 @@
 """
-What Microsoft's deployment engine would make of infra/main.bicep with each of infra/parameters, as `make snapshots` left it.
+Reads the snapshots that `make snapshots` writes: what Microsoft's deployment engine would deploy from infra/main.bicep.
+
+There is one snapshot for each file in infra/parameters.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Resource = dict[str, Any]
 
 class Deployment:
     """
-    Resources and outputs of a deployment: ids begin with their type, and what only Azure knows is `[ID.property]`.
+    The predicted resources and outputs of a deployment.
+
+    An id begins with its type. A value that only Azure knows is written `[ID.property]`.
     """
 
     def __init__(self, text: str) -> None:
@@ -43,11 +47,11 @@ class Deployment:
         self.ids = {resource["id"] for resource in self.resources}
 
     def of_type(self, kind: str) -> dict[str, Resource]:
-        """Return each resource of a type, by the last part of its name."""
+        """Return the resources of a type, each by the last part of its name."""
         return {one["name"].rpartition("/")[2]: one for one in self.resources if one["type"] == kind}
 
     def apps(self) -> dict[str, Resource]:
-        """Return each app by what azd calls it."""
+        """Return each container app by the name of its service in azure.yaml."""
         return {one["tags"]["azd-service-name"]: one for one in self.of_type(APPS).values()}
 
     def properties(self, kind: str) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def identity(service: str) -> str:
 
 
 def nested(node: object) -> Iterator[tuple[str, Any]]:
-    """Yield each name with its value, however deep."""
+    """Yield each key of nested dictionaries with its value, at any depth."""
     if isinstance(node, dict):
         yield from node.items()
     for child in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():

@@ -1,4 +1,6 @@
-"""An alert reaches an operator for each way in which the platform, a worker or a consumer reports trouble."""
+"""
+Tests that an alert reaches the operators for each kind of trouble that the platform, a worker or a consumer reports.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from tests.infra.deployed.snapshots import APPS, BUS, COSMOS, EVERY, INFRA, WORK
 ON_METRICS = "Microsoft.Insights/metricAlerts"
 ON_LOGS = "Microsoft.Insights/scheduledQueryRules"
 DIAGNOSTICS = "Microsoft.Insights/diagnosticSettings"
-# By the names of the apps where a deployment gives them others.
+# The default names of the apps, and those that the deployment "operated" gives them.
 RENAMED = {"ca-worker": "ca-house-relay", "ca-consumer": "ca-house-directory"}
 QUERIES = {path.stem: path.read_text() for path in (INFRA / "queries").glob("*.kql")}
-# What each alert on the platform asks: of what, which metric, how it is put together, above what, and for which values.
+# For each alert on a metric of the platform: resource, metric, aggregation, threshold, and the dimension with its values.
 ASKED = {
     "dead-letters": (f"{BUS}/sbns-token", "DeadletteredMessages", "Average", 0, "EntityName", ["*"]),
     "topic-filling": (f"{BUS}/sbns-token", "Size", "Average", 4 << 30, "EntityName", ["*"]),
@@ -45,7 +47,7 @@ def rule_of(alert: dict[str, Any]) -> dict[str, Any]:
     return dict(rule)
 
 
-def test_each_alert_is_on_and_has_the_operators_as_receiver():
+def test_each_alert_is_enabled_and_notifies_the_operators():
     made = deployed("operated")
     (group,) = made.of_type("Microsoft.Insights/actionGroups").values()
     assert (True, ["operators@example.com"]) == (
@@ -59,7 +61,7 @@ def test_each_alert_is_on_and_has_the_operators_as_receiver():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_each_alert_on_the_platforms_metrics_asks_what_was_decided_on(name: str):
+def test_each_alert_on_a_platform_metric_has_the_expected_threshold(name: str):
     asked = {}
     for alert in deployed(name).properties(ON_METRICS).values():
         rule = rule_of(alert)
@@ -76,8 +78,12 @@ def test_each_alert_on_the_platforms_metrics_asks_what_was_decided_on(name: str)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_each_query_is_an_alert_and_on_a_cluster_those_that_ask_what_is_measured(name: str):
-    """The logs of a cluster are elsewhere."""
+def test_each_query_becomes_an_alert(name: str):
+    """
+    Each query of infra/queries is the query of an alert.
+
+    On a cluster, only those of metrics are, because its logs are elsewhere.
+    """
     expected = {key: text for key, text in QUERIES.items() if name != "aks" or "AppMetrics" in text}
     if name == "operated":
         expected = {key: renamed(text) for key, text in expected.items()}
@@ -86,12 +92,15 @@ def test_each_query_is_an_alert_and_on_a_cluster_those_that_ask_what_is_measured
     assert expected == {alert["displayName"]: rule_of(alert)["query"] for alert in alerts}
 
 
-def test_each_row_of_a_query_fires_and_those_of_alarms_one_by_one():
-    """An alert that has fired is silent until it has ended, so the second of two alarms would raise none."""
+def test_each_row_of_a_query_fires_its_alert():
+    """
+    The query of alarms fires for each alarm separately, because an alert that has fired is silent until it has ended.
+    """
     for alert in deployed("operated").properties(ON_LOGS).values():
         rule, alarms = rule_of(alert), alert["displayName"] == "alarms"
         assert [f"{WORKSPACE}/log-token"] == alert["scopes"]
-        # The tables appear with the first line that is logged, which is after the deployment.
+        # Azure creates the tables with the first line of log, which comes after the deployment, so it cannot validate the
+        # queries yet.
         assert alert["skipQueryValidation"] is True
         assert {
             "timeAggregation": "Count",
@@ -101,12 +110,12 @@ def test_each_row_of_a_query_fires_and_those_of_alarms_one_by_one():
             "dimensions": [{"name": "alarm", "operator": "Include", "values": ["*"]}] if alarms else [],
             "query": renamed(QUERIES[alert["displayName"]]),
         } == rule
-    # An alert can be split by texts only.
+    # Azure splits an alert only by columns of text, so the query has to convert the name of the alarm.
     assert re.search(r"\bby alarm = tostring\(", QUERIES["alarms"])
 
 
-def test_the_partition_keys_are_logged_only_where_the_deployer_asks_for_it():
-    """They are often personal."""
+def test_partition_keys_are_logged_only_if_the_deployer_asks_for_it():
+    """Partition keys often contain personal data."""
     logs = {
         name: {log["category"]: log["enabled"] for log in one["properties"]["logs"]}
         for name in EVERY
@@ -119,7 +128,7 @@ def test_the_partition_keys_are_logged_only_where_the_deployer_asks_for_it():
     }
 
 
-def test_the_logs_that_are_asked_for_are_those_of_apps_and_arrive():
+def test_the_queries_name_existing_apps_whose_logs_reach_the_workspace():
     made = deployed("operated")
     compared = " ".join(
         re.findall(r"\bContainerAppName\s*(?:==|in)(.*)", renamed("\n".join(QUERIES.values())))
@@ -132,9 +141,9 @@ def test_the_logs_that_are_asked_for_are_those_of_apps_and_arrive():
     environment = made.one("Microsoft.App/managedEnvironments")["properties"]
 
     assert set(RENAMED.values()) == set(re.findall(r"'([^']+)'", compared)) <= made.of_type(APPS).keys()
-    # Without it the environment has no diagnostic settings.
+    # Only with this destination does the environment have diagnostic settings.
     assert "azure-monitor" == environment["appLogsConfiguration"]["destination"]
-    # A category that does not exist is refused only when it is deployed.
+    # Only a deployment would notice a category that does not exist, so the expected categories are listed here.
     assert {
         "managedEnvironments": {"allLogs"},
         "databaseAccounts": {"ControlPlaneRequests", "PartitionKeyRUConsumption", "Requests"},

@@ -1,5 +1,6 @@
 """
-The Container Apps are given settings that exist and are right, are probed where they listen, and may stop slowly.
+Tests of the deployed Container Apps: their settings exist and are valid, their probes match the programs, and they have
+time to stop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pytest
 from tests.infra.deployed.snapshots import APPS, COSMOS, EVERY, INFRA, INSIGHTS, Resource, deployed, identity
 from tools.infra_check.programs import problems
 
-# What Azure makes of what only it knows.
+# Examples of the values that only Azure knows.
 AT_RUNTIME = {
     "clientId": "00000000-0000-0000-0000-000000000000",
     "ConnectionString": "InstrumentationKey=00000000-0000-0000-0000-000000000000",
@@ -34,7 +35,7 @@ CHOSEN = {
     "OUTBOX_PRIORITY": "low",
     "OUTBOX_THROUGHPUT_BUCKET": "2",
 }
-# What names something that the deployment makes.
+# The variables of each app that name a resource of the deployment.
 NAMED = {
     "api": OF_ALL,
     "worker": {
@@ -44,7 +45,7 @@ NAMED = {
         "OUTBOX_PARKED_CONTAINER": "parked",
         **CHOSEN,
     },
-    # No other program has its documents and parked keys.
+    # The consumer has containers of its own for its documents and its parked keys.
     "consumer": {
         **OF_ALL,
         **OF_RECEIVERS,
@@ -66,7 +67,7 @@ def environment_of(app: Resource) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_program_takes_the_environment_that_it_is_given_and_has_the_time_to_stop(name: str):
+def test_each_program_accepts_its_environment_and_grace_period(name: str):
     for program, app in deployed(name).apps().items():
         given = {
             key: AT_RUNTIME.get(value.rpartition(".")[2].rstrip("]"), value)
@@ -78,16 +79,16 @@ def test_a_program_takes_the_environment_that_it_is_given_and_has_the_time_to_st
 
 
 @pytest.mark.parametrize("program", NAMED)
-def test_each_name_is_that_of_what_the_deployment_makes(program: str):
+def test_each_variable_names_a_resource_that_the_deployment_creates(program: str):
     given = environment_of(deployed("operated").apps()[program])
 
     assert NAMED[program] == {name: given.get(name) for name in NAMED[program]}
     assert set() == CHOSEN.keys() & environment_of(deployed("defaults").apps()[program]).keys()
 
 
-def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image():
+def test_on_a_cluster_only_the_api_is_a_container_app():
     """
-    What is not there cannot be asked, whatever azd says; a snapshot does not show what is asked in vain.
+    The template must not ask for the image of an app that does not exist. The snapshots do not show such a request.
     """
     asked = re.findall(r"^    exists: (.+)$", (INFRA / "main.bicep").read_text(), re.MULTILINE)
     assert ["apiExists", "workerExists && onContainerApps", "consumerExists && onContainerApps"] == asked
@@ -98,7 +99,7 @@ def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image
 
 
 @pytest.mark.parametrize("program", NAMED)
-def test_what_runs_is_asked_at_the_path_and_port_of_its_images_own_health_check(program: str):
+def test_the_probes_of_an_app_use_path_and_port_of_its_image_s_health_check(program: str):
     stage = DOCKERFILE.partition(f"\nFROM runtime AS {program}\n")[2].partition("\nFROM ")[0]
     port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", stage)[0]
     app = deployed("operated").apps()[program]
@@ -112,7 +113,7 @@ def test_what_runs_is_asked_at_the_path_and_port_of_its_images_own_health_check(
         assert app["properties"]["configuration"]["ingress"]["targetPort"].endswith(f", {port}, 80)]")
 
 
-def test_a_deployment_leaves_each_app_with_the_image_that_it_runs():
+def test_a_deployment_does_not_change_the_image_of_an_app():
     apps = deployed("operated").apps()
 
     assert {name: f"[{APPS}/{app['name']}.template.containers[0].image]" for name, app in apps.items()} == {
@@ -123,7 +124,8 @@ def test_a_deployment_leaves_each_app_with_the_image_that_it_runs():
     }
 
 
-def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deployer_allows():
+def test_each_app_scales_with_its_load_from_two_replicas():
+    """Each app has two replicas at least. The deployer sets the maximum."""
     scales = {
         name: app["properties"]["template"]["scale"] for name, app in deployed("operated").apps().items()
     }
@@ -151,7 +153,7 @@ def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deploye
         assert {"2"} == set(least), file
 
 
-def test_a_placeholder_is_not_probed_and_gets_the_port_that_it_listens_on():
+def test_a_placeholder_image_has_no_probes_and_its_own_port():
     apps = deployed("defaults").apps()
 
     assert [[]] * 3 == [container_of(app)["probes"] for app in apps.values()]

@@ -1,4 +1,4 @@
-"""Containers, topic and subscriptions are made as the code counts on."""
+"""Tests that the deployed containers, topic and subscriptions have the properties that the library needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ OF_VERIFY = {"verify-data": "/partitionKey", "verify-leases": "/id", "verify-par
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_documents_lie_by_their_key_and_only_their_own_time_to_live_counts(name: str):
+def test_each_container_has_its_partition_key_and_no_default_expiry(name: str):
+    """With a default time to live of -1, only documents with their own time to live expire."""
     made = {name: one["resource"] for name, one in deployed(name).properties(CONTAINERS).items()}
     more, databases = ({}, ["contacts"]) if name != "verify" else (OF_VERIFY, ["contacts", "verify"])
 
@@ -25,10 +26,12 @@ def test_documents_lie_by_their_key_and_only_their_own_time_to_live_counts(name:
     )
 
 
-def test_only_what_queries_filter_on_and_sort_by_is_indexed():
+def test_only_fields_that_queries_filter_or_sort_by_are_indexed():
     """
-    The payload of events is not. Without /type, a listing reads everything; without /partitionKey, one that ends among
-    documents of one id is refused.
+    The payloads of events are not indexed.
+
+    Without an index of /type, listing entities would read all documents. Without one of /partitionKey, Cosmos DB would
+    refuse a listing that ends among documents of the same id.
     """
     made = deployed("defaults").properties(CONTAINERS)
     indexed = {
@@ -44,12 +47,12 @@ def test_only_what_queries_filter_on_and_sort_by_is_indexed():
     ("name", "capabilities", "throughput"),
     [
         ("defaults", [{"name": "EnableServerless"}], {None}),
-        # What a serverless container has, and who changes to autoscale wants more, not less.
+        # 5,000 RU/s is what a serverless container can have. A deployer who changes to autoscale wants at least as much.
         ("autoscale", [], {5000, 1000}),
         ("verify", [], {5000, 1000}),
     ],
 )
-def test_a_serverless_account_is_given_no_throughput_and_another_one_is(
+def test_only_an_account_that_is_not_serverless_has_throughput_settings(
     name: str, capabilities: list[object], throughput: set[int | None]
 ):
     containers = deployed(name).properties(CONTAINERS)
@@ -63,7 +66,7 @@ def test_a_serverless_account_is_given_no_throughput_and_another_one_is(
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_account_can_be_restored_and_a_reader_passes_on_its_session(name: str):
+def test_the_account_has_continuous_backup_and_session_consistency(name: str):
     account = deployed(name).one(COSMOS)["properties"]
 
     assert ("Continuous", "Session") == (
@@ -72,7 +75,7 @@ def test_the_account_can_be_restored_and_a_reader_passes_on_its_session(name: st
     )
 
 
-def test_one_region_writes_and_the_next_in_the_given_order_takes_over():
+def test_the_given_regions_take_over_in_their_order():
     for name, others, roles in (
         ("defaults", [], {}),
         (
@@ -96,12 +99,13 @@ def test_one_region_writes_and_the_next_in_the_given_order_takes_over():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
+def test_the_topic_detects_duplicates_and_its_subscriptions_need_sessions(name: str):
     topic = deployed(name).properties(f"{BUS}/topics")["events"]
     subscriptions = deployed(name).properties(SUBSCRIPTIONS)
     if name == "verify":
         del subscriptions["verify"], subscriptions["verify-plain"]  # see test_verify.py
-    # A day: longer than an outage after which a worker sends again from an old checkpoint. Two weeks: a subscriber may be away.
+    # The history of duplicates covers a day, because after an outage a worker sends again from an old checkpoint. Messages
+    # live for two weeks, because a subscriber may be away.
     promised = {
         "maxSizeInMegabytes": 81920 if name == "autoscale" else 5120,
         "requiresDuplicateDetection": True,
@@ -119,14 +123,14 @@ def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
     }
 
     assert promised.items() <= topic.items()
-    # Each has a reader: see the roles.
+    # Each subscription has a reader; test_roles.py tests its permissions.
     assert {"directory"} | ({"billing"} if name == "operated" else set()) == subscriptions.keys()
     assert all(kept.items() <= subscription.items() for subscription in subscriptions.values())
     assert not [one for one in (topic, *subscriptions.values()) if "autoDeleteOnIdle" in one]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_account_and_namespace_are_locked_unless_the_deployer_wants_none(name: str):
+def test_account_and_namespace_have_delete_locks_by_default(name: str):
     made = deployed(name)
     locks = {
         one["id"].partition("/providers/Microsoft.Authorization")[0]: one
@@ -140,7 +144,7 @@ def test_account_and_namespace_are_locked_unless_the_deployer_wants_none(name: s
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_logs_may_cost_in_a_day_has_an_end_unless_the_deployer_wants_none(name: str):
+def test_the_workspace_has_a_daily_quota_for_logs_by_default(name: str):
     expected = {"dailyQuotaGb": -1 if name == "autoscale" else 5}
 
     assert expected == deployed(name).one(WORKSPACE)["properties"]["workspaceCapping"]

@@ -1,5 +1,5 @@
 """
-Private networking is whole: closed doors, endpoints, names that lead to them, and a way from the apps to them.
+Tests of the private networking: public access is off, and each service has an endpoint that the apps find and reach.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.infra.deployed.snapshots import BUS, COSMOS, EVERY, INFRA, deployed
 NETWORK = "Microsoft.Network"
 ENDPOINTS = f"{NETWORK}/privateEndpoints"
 ZONES = f"{NETWORK}/privateDnsZones"
-# Each endpoint, the service and what of it it stands for, and the zone of the service's name then.
+# For each private endpoint: its service, the part of the service that it serves, and the private DNS zone of its name.
 EXPECTED = {
     "pep-cosmos-token": (f"{COSMOS}/cosmos-token", "Sql", "privatelink.documents.azure.com"),
     "pep-servicebus-token": (f"{BUS}/sbns-token", "namespace", "privatelink.servicebus.windows.net"),
@@ -21,7 +21,10 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_without_private_networking_nothing_is_closed_and_there_is_no_network_to_pay_for(name: str):
+def test_without_private_networking_no_network_is_deployed(name: str):
+    """
+    Without private networking, the services are open to the public network, and no network costs anything.
+    """
     made, private = deployed(name), name == "private-network"
     access = {made.one(kind)["properties"]["publicNetworkAccess"] for kind in (COSMOS, BUS)}
 
@@ -30,14 +33,17 @@ def test_without_private_networking_nothing_is_closed_and_there_is_no_network_to
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_no_app_is_on_the_internet_unasked(name: str):
+def test_no_app_is_reachable_from_the_internet_by_default(name: str):
     configured = {app: one["properties"]["configuration"] for app, one in deployed(name).apps().items()}
     ingress = {app: one["ingress"] for app, one in configured.items() if "ingress" in one}
 
     assert {"api": False} == {app: one["external"] for app, one in ingress.items()}
 
 
-def test_each_service_has_an_endpoint_for_what_is_used_of_it_and_premium_where_it_takes_that():
+def test_each_service_has_a_private_endpoint():
+    """
+    Service Bus has the tier Premium with private networking, because its private endpoints need that tier.
+    """
     made = deployed("private-network")
     connections = {
         name: connection["properties"]
@@ -52,7 +58,7 @@ def test_each_service_has_an_endpoint_for_what_is_used_of_it_and_premium_where_i
     assert {"name": "Premium", "tier": "Premium", "capacity": 1} == made.one(BUS)["sku"]
 
 
-def test_each_name_leads_to_its_endpoint_in_each_network_that_asks():
+def test_each_network_resolves_a_service_s_name_to_its_endpoint():
     made = deployed("private-network")
     zones = {
         one["id"].split("/")[2]: one["properties"]["privateDnsZoneConfigs"][0]["properties"][
@@ -71,7 +77,7 @@ def test_each_name_leads_to_its_endpoint_in_each_network_that_asks():
     assert {(zone, net) for *_, zone in EXPECTED.values() for net in ("vnet-token", "vnet-peer")} == links
 
 
-def test_the_apps_and_the_peers_reach_the_endpoints_and_no_other_source_does():
+def test_only_the_apps_and_peered_networks_can_reach_the_endpoints():
     made = deployed("private-network")
     network = made.one(f"{NETWORK}/virtualNetworks")
     apps, endpoints = ({**one["properties"], "name": one["name"]} for one in network["properties"]["subnets"])
@@ -94,7 +100,7 @@ def test_the_apps_and_the_peers_reach_the_endpoints_and_no_other_source_does():
     assert {f"{network['id']}/subnets/{endpoints['name']}"} == {
         one["subnet"]["id"] for one in made.properties(ENDPOINTS).values()
     }
-    # Without the policy the group does not apply to endpoints.
+    # Network policies have to be on, because otherwise the security group does not apply to private endpoints.
     assert ({"id": group["id"]}, "Enabled") == (
         endpoints["networkSecurityGroup"],
         endpoints["privateEndpointNetworkPolicies"],
@@ -119,8 +125,12 @@ def test_the_apps_and_the_peers_reach_the_endpoints_and_no_other_source_does():
     assert {"direction": "Inbound", "access": "Deny", "priority": 4096, **dict.fromkeys(every, "*")} == denied
 
 
-def test_an_app_is_made_after_its_rights_and_after_the_endpoints_of_what_it_calls():
-    """It would fail, or be refused, before. A snapshot does not show what waits for what."""
+def test_an_app_is_created_after_its_roles_and_endpoints():
+    """
+    An app would fail before its roles and endpoints exist.
+
+    The snapshots do not show which resource waits for which, so the test reads the template.
+    """
     blocks = (INFRA / "main.bicep").read_text().split("\nmodule ")
     waits = {
         block.partition(" ")[0]: block.partition("dependsOn: [")[2].partition("]")[0].split()

@@ -1,5 +1,5 @@
 """
-Every role that a deployment assigns is one that its holder needs, where it needs it, and none is missing.
+Tests that a deployment assigns exactly the roles that each identity needs, each on the smallest possible resource.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ GRANTED = {
 READ_FEED = {"readMetadata", "readChangeFeed", "executeQuery"}
 READ = {"readMetadata", "items/read", "executeQuery"}
 WRITE = READ | {f"items/{verb}" for verb in ("create", "replace", "delete")}
-# Who may do what with the documents of each container.
+# The data actions that each identity has on each container.
 DOCUMENTS = {
-    # It marks what it deletes, so that who takes it over cannot delete events that are not sent yet.
+    # The API only marks entities as deleted. So an attacker who takes it over cannot delete events that are not sent yet.
     ("api", "data"): WRITE - {"items/delete"},
     ("worker", "data"): READ_FEED,
     ("worker", "leases"): WRITE,
@@ -57,7 +57,7 @@ OPERATED = {
     ("operator", "data"): READ_FEED,
     ("operator", "leases"): READ,
     ("operator", "parked"): WRITE,
-    # A release has the consumer's handlers take what was held.
+    # When an operator releases a parked key, the command runs the consumer's handlers, which write to these containers.
     ("operator", "directory"): WRITE,
     ("operator", "directory-parked"): WRITE,
     ("lease operator", "leases"): WRITE,
@@ -66,7 +66,7 @@ GIVEN = {"a": "operator", "b": "lease operator", "c": "further reader"}
 
 
 def holder_of(assignment: Resource) -> str:
-    """Return whose right it is, in the words of the parameters."""
+    """Return whose role an assignment is: the name of a service, or of the group that the parameters name."""
     principal = assignment["properties"]["principalId"]
     service = re.fullmatch(rf"\[{IDENTITIES}/id-(\w+)-token\.principalId\]", principal)
     return service[1] if service else GIVEN.get(principal[0], principal)
@@ -76,7 +76,7 @@ def holder_of(assignment: Resource) -> str:
     ("name", "more"),
     [
         ("defaults", set()),
-        # What a cluster's KEDA asks of Service Bus: how many messages wait.
+        # On a cluster, KEDA reads from Service Bus how many messages wait.
         ("aks", {("keda", "Reader", f"{TOPIC}/subscriptions/directory")}),
         (
             "operated",
@@ -87,7 +87,7 @@ def holder_of(assignment: Resource) -> str:
         ),
     ],
 )
-def test_each_role_is_on_the_one_resource_where_it_is_needed(name: str, more: set[tuple[str, str, str]]):
+def test_each_role_is_assigned_only_on_the_resource_that_needs_it(name: str, more: set[tuple[str, str, str]]):
     granted = []
     for one in deployed(name).resources:
         if one["type"] == "Microsoft.Authorization/roleAssignments":
@@ -97,7 +97,7 @@ def test_each_role_is_on_the_one_resource_where_it_is_needed(name: str, more: se
             assert scope is not None
             role = ROLES[one["properties"]["roleDefinitionId"].rpartition("/")[2]]
             granted.append((holder_of(one), role, scope[1] or scope[2]))
-            # People are the only principals that are no service.
+            # Operators are people, and therefore a group. All other principals are services.
             kind = "Group" if holder_of(one) == "operator" else "ServicePrincipal"
             assert kind == one["properties"]["principalType"]
 
@@ -112,7 +112,7 @@ def test_each_role_is_on_the_one_resource_where_it_is_needed(name: str, more: se
         ("operated", OPERATED),
     ],
 )
-def test_each_may_do_with_the_documents_of_a_container_what_it_needs_and_no_more(
+def test_each_identity_has_only_the_data_actions_that_it_needs(
     name: str, more: dict[tuple[str, str], set[str]]
 ):
     made = deployed(name)
@@ -133,7 +133,7 @@ def test_each_may_do_with_the_documents_of_a_container_what_it_needs_and_no_more
         if container:
             granted[holder_of(one), container] = granted.get((holder_of(one), container), set()) | given
         else:
-            # The account's own description, which each SDK begins with, is all that may be read of it as a whole.
+            # On the account as a whole, only its description may be read, which each SDK reads when it connects.
             assert {"readMetadata"} == given
             signing_in.append(holder_of(one))
 
@@ -141,9 +141,11 @@ def test_each_may_do_with_the_documents_of_a_container_what_it_needs_and_no_more
     assert sorted({holder for holder, _ in granted}) == sorted(signing_in)
 
 
-def test_definitions_and_assignments_wait_for_each_other_whichever_of_them_there_are():
+def test_changes_of_cosmos_db_roles_are_deployed_one_after_another():
     """
-    An account may refuse two changes of its roles at once. A snapshot does not show what waits for what.
+    An account may refuse two changes of its roles at once.
+
+    The snapshots do not show which resource waits for which, so the test reads the template.
     """
     text = (INFRA / "modules/cosmos-roles.bicep").read_text()
     roles = {}
@@ -163,7 +165,7 @@ def test_definitions_and_assignments_wait_for_each_other_whichever_of_them_there
             there.add("union")  # of both kinds of operators
         before: dict[str, set[str]] = {}
         for name, (waits, conditions) in roles.items():
-            # What is not there orders nothing: it leaves the lists of the resources that wait for it.
+            # A resource that is not deployed orders nothing, so it is removed from the lists of those that wait for it.
             if conditions <= there:
                 named = before.keys() & set(waits)
                 before[name] = named.union(*(before[other] for other in named))
@@ -171,7 +173,7 @@ def test_definitions_and_assignments_wait_for_each_other_whichever_of_them_there
 
 
 @pytest.mark.parametrize("name", ["defaults", "aks"])
-def test_an_app_runs_signs_in_and_pulls_its_image_as_itself(name: str):
+def test_each_app_uses_its_own_identity_to_sign_in_and_pull_its_image(name: str):
     for service, app in deployed(name).apps().items():
         registries = app["properties"]["configuration"]["registries"]
         (container,) = app["properties"]["template"]["containers"]
@@ -182,7 +184,7 @@ def test_an_app_runs_signs_in_and_pulls_its_image_as_itself(name: str):
         assert {"name": "AZURE_CLIENT_ID", "value": f"[{identity(service)}.clientId]"} in container["env"]
 
 
-def test_a_service_account_of_the_cluster_becomes_the_identity_of_what_runs_as_it():
+def test_each_service_account_of_the_cluster_is_federated_with_an_identity():
     accounts = {"keda": "keda:keda-operator"}  # the others' are in the manifests
     for service, file in (("worker", "service-account.yaml"), ("consumer", "consumer.yaml")):
         documents = yaml.safe_load_all((INFRA / f"kubernetes/{file}").read_text())

@@ -1,4 +1,4 @@
-"""The snapshots are those of the template as it is, and whole."""
+"""Tests that the snapshots are up to date and complete, and that they contain no secrets."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import pytest
 from tests.infra.deployed.snapshots import EVERY, INFRA, deployed, nested
 from tools.infra_check.snapshots import HASH, sources_hash
 
-# The one subnet of a network is part of it.
+# A subnet has no resource of its own: it is part of its network.
 SUBNET = re.compile(r"/subnets/\w+$")
 BUILT_IN = re.compile(r"^Microsoft\.Authorization/roleDefinitions/|/sqlRoleDefinitions/0{8}-")
 ID = re.compile(r"Microsoft\.\w+(?:/[\w.-]+){2,}")
 EVERYWHERE = {"actionGroups", "metricAlerts", "privateDnsZones", "virtualNetworkLinks"}
 
 
-def test_the_snapshots_are_those_of_the_template_as_it_is():
+def test_the_snapshots_are_up_to_date_with_the_template():
     assert HASH.read_text().strip() == sources_hash(), (
         "infra/snapshots is stale: run make snapshots (it needs bicep)"
     )
 
 
-def test_there_is_a_snapshot_of_each_file_of_parameters():
+def test_each_file_of_parameters_has_a_snapshot():
     assert EVERY == sorted(file.stem for file in (INFRA / "parameters").glob("*.bicepparam"))
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_engine_could_evaluate_everything(name: str):
+def test_the_deployment_engine_reported_no_problem(name: str):
     assert [] == deployed(name).diagnostics
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_id_names_what_is_made(name: str):
+def test_every_id_in_a_snapshot_names_a_resource_of_the_deployment(name: str):
     made = deployed(name)
     named = {
         SUBNET.sub("", value)
@@ -47,7 +47,7 @@ def test_every_id_names_what_is_made(name: str):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_azd_made_is_found_by_its_tag_and_is_where_it_was_asked_for(name: str):
+def test_each_resource_has_the_tag_of_azd_and_the_requested_location(name: str):
     for resource in deployed(name).resources:
         if "location" in resource:
             kind = resource["type"].rpartition("/")[2]
@@ -57,14 +57,14 @@ def test_what_azd_made_is_found_by_its_tag_and_is_where_it_was_asked_for(name: s
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_no_key_is_written_down_or_asked_for(name: str):
+def test_no_snapshot_contains_or_requests_a_key(name: str):
     text = (INFRA / f"snapshots/{name}.json").read_text()
 
     assert [] == re.findall(r"(?i)\blist\w+\(|Endpoint=sb|AccountKey|SharedAccess|sharedKey|password", text)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_keys_are_off_and_tls_is_on(name: str):
+def test_access_by_keys_is_disabled_and_tls_is_required(name: str):
     found = {
         (resource["type"].rpartition("/")[2], key): value
         for resource in deployed(name).resources
@@ -86,7 +86,7 @@ def test_keys_are_off_and_tls_is_on(name: str):
     } == found
 
 
-def test_a_name_is_microsofts_abbreviation_unless_the_deployer_gives_another():
+def test_resource_names_begin_with_microsoft_s_abbreviations_by_default():
     prefixes = {
         kind.rpartition("/")[2]: {one.split("-token")[0] for one in deployed("private-network").of_type(kind)}
         for kind in {one["type"] for one in deployed("private-network").resources if "location" in one}

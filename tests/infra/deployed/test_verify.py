@@ -1,4 +1,8 @@
-"""With `verify`, a deployment has what `cosmos-outbox verify` works on, apart from all else, and an output is the command to run."""
+"""
+Tests of a deployment with `verify`: it has a database and a topic of their own for `cosmos-outbox verify`.
+
+One of its outputs is the command to run.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,10 @@ CALLER = "dddddddd-0000-0000-0000-000000000000"
 TOPIC = f"{BUS}/sbns-token/topics/verify"
 
 
-def test_the_topic_drops_repeats_and_one_of_its_two_subscriptions_has_sessions():
-    """Their locks are short, for a claim waits until one ends, and refuses to wait for more than a minute."""
+def test_the_topic_for_verify_has_a_subscription_with_and_one_without_sessions():
+    """
+    Both subscriptions have short locks, because a claim waits until a lock expires, and refuses to wait for more than a minute.
+    """
     found = {
         name: (one["requiresSession"], one["lockDuration"])
         for name, one in MADE.properties(SUBSCRIPTIONS).items()
@@ -27,8 +33,12 @@ def test_the_topic_drops_repeats_and_one_of_its_two_subscriptions_has_sessions()
     assert {"verify": (True, "PT10S"), "verify-plain": (False, "PT10S")} == found
 
 
-def test_who_runs_it_has_rights_of_the_data_plane_on_these_alone():
-    """Data Contributor of the database, Sender and Receiver of the topic; and the account's own description, with which SDKs begin."""
+def test_the_caller_of_verify_has_roles_only_on_its_database_and_topic():
+    """
+    The caller of `verify` is Data Contributor of the database, and Sender and Receiver of the topic.
+
+    The caller may also read the description of the account, which each SDK needs.
+    """
     account = f"{COSMOS}/cosmos-token"
     roles = {one["id"]: one["properties"].get("roleName") for one in MADE.resources if "properties" in one}
     granted = set()
@@ -48,8 +58,8 @@ def test_who_runs_it_has_rights_of_the_data_plane_on_these_alone():
     } == granted
 
 
-def test_the_output_is_a_command_that_names_what_is_made():
-    # Only Azure knows the endpoint, so the engine leaves the text to be put together there.
+def test_the_output_is_a_command_that_names_the_deployed_resources():
+    # Only Azure knows the endpoint of the account, so the snapshot contains the expression that builds the command.
     ((text, known),) = re.findall(
         r"^\[format\('(.*?)', \S+\.documentEndpoint, (.*)\)\]$", MADE.outputs["VERIFY_COMMAND"]
     )
@@ -70,6 +80,6 @@ def test_the_output_is_a_command_that_names_what_is_made():
     assert {f"{topic}/subscriptions/{name}" for name in subscriptions} <= MADE.ids
 
 
-def test_without_it_there_is_none_of_this():
+def test_a_deployment_without_verify_has_no_resources_for_it():
     assert "" == WITHOUT.outputs["VERIFY_COMMAND"]
     assert [] == [one for one in WITHOUT.ids if "verify" in one]
