@@ -1,4 +1,4 @@
-"""The images, built once for all tests that ask."""
+"""The fixture that builds the container images once for all tests."""
 
 from __future__ import annotations
 

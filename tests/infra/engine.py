@@ -1,8 +1,8 @@
 """
-The container engines that tests can use, and the images built by one.
+Finds a container engine for the tests, and builds the images with it.
 
-Engines: docker, or buildah with podman (as root, for machines without a registry: the bases are then made from Debian's
-packages and from the `uv` wheel, and the compose stack gets an engine of docker's for as long as its tests last).
+The engine is docker, or buildah with podman as root. The latter is for machines without a registry: the base images are then
+made from Debian's packages and from the `uv` wheel, and a docker engine is started for the tests of the compose stack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The commands that build and run, each with the arguments that this machine needs."""
+    """The commands that build and run images, with the arguments that this machine needs."""
 
     build: tuple[str, ...]
     run: tuple[str, ...]
@@ -39,7 +39,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """The images, built."""
+    """The engine and the tags of the images that it built."""
 
     engine: Engine
     worker: str
@@ -48,7 +48,7 @@ class Images:
 
 
 def checked(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a command that has to succeed, and return what it prints."""
+    """Run a command that must succeed, and return what it prints."""
     done = subprocess.run(  # noqa: S603 # commands of the tests
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -57,7 +57,9 @@ def checked(command: list[str], environment: Mapping[str, str] | None = None) ->
 
 
 def wait_until(fact: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    """Return as soon as a fact holds; fail with what `otherwise` tells if it does not in time."""
+    """
+    Wait until a condition is true. Fail with the message of `otherwise` if it does not become true in time.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not fact():
         assert time.monotonic() < deadline, otherwise()
@@ -65,7 +67,7 @@ def wait_until(fact: Callable[[], bool], otherwise: Callable[[], str]) -> None:
 
 
 def find_engine() -> Engine:
-    # First: a second engine of docker's would be started beside the one that runs, and both write the same firewall.
+    # A running docker is preferred, because a second docker engine beside it would write the same firewall rules.
     if shutil.which("docker") and _answers():
         return Engine(build=("docker", "build"), run=("docker", "run", "--network=host"), control="docker")
     if shutil.which("buildah") and shutil.which("podman") and shutil.which("runc") and os.geteuid() == 0:
@@ -93,7 +95,7 @@ def _answers(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def build_images(scratch: Path) -> Images:
-    """Build the images with the engine of this machine, or skip."""
+    """Build the images with the engine of this machine, or skip the tests if there is none."""
     os.environ.setdefault("STORAGE_DRIVER", "overlay")
     engine = find_engine()
     bases = local_bases(engine, scratch) if engine.control == "podman" else ()
@@ -108,9 +110,7 @@ def build_command(engine: Engine, target: str, tag: str, arguments: tuple[str, .
 
 
 def local_bases(engine: Engine, scratch: Path) -> tuple[str, ...]:
-    """
-    Make stand-ins for both base images; Debian's interpreter is 3.11, everything else of the Dockerfile is real.
-    """
+    """Make stand-ins for both base images. Only the interpreter differs: it is Debian's Python 3.11."""
     python, uv = "localhost/outbox-python-base:test", "localhost/outbox-uv-base:test"
     if not engine.call("images", "-q", python):
         if not shutil.which("mmdebstrap"):
@@ -140,9 +140,9 @@ def local_bases(engine: Engine, scratch: Path) -> tuple[str, ...]:
 @contextmanager
 def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
     """
-    Yield the environment in which docker's programs find an engine that holds the images.
+    Yield an environment in which the docker client finds an engine that has the images.
 
-    Podman cannot stand in for it: without systemd it runs no health checks, which compose waits for.
+    Podman cannot be that engine: without systemd it runs no health checks, for which compose waits.
     """
     if images.engine.control == "docker":
         yield dict(os.environ)
@@ -150,7 +150,8 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
     daemon = shutil.which("dockerd")
     if daemon is None:
         pytest.skip("NOT VERIFIED: no Docker engine for the compose stack (Debian: docker.io)")
-    # As on a machine behind a proxy, which knows no name of a compose network.
+    # Containers get the variables of a proxy that cannot resolve the names of a compose network, as on a machine behind a
+    # proxy.
     proxies = {"default": {"httpProxy": "http://127.0.0.1:1", "httpsProxy": "http://127.0.0.1:1"}}
     (scratch / "config.json").write_text(json.dumps({"proxies": proxies}))
     environment = {
@@ -181,5 +182,5 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
             yield environment
         finally:
             process.terminate()
-    # A gigabyte, which pytest would keep for its next three runs.
+    # The folder has a gigabyte, and pytest would keep it for the next three runs.
     shutil.rmtree(scratch / "data", ignore_errors=True)

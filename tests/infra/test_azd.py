@@ -1,5 +1,5 @@
 """
-`azd up` finds what azure.yaml names: the template, what the images are built from, the apps, and the parameters.
+Tests that `azd up` finds everything that azure.yaml names: the template, the images' Dockerfiles, the apps and the parameters.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ GIVEN = {
 DECLARED = dict(re.findall(r"^param (\w+) \w+(?: = (.+))?$", BICEP, re.MULTILINE))
 
 
-def test_each_service_is_an_app_with_its_tag():
+def test_each_service_of_azure_yaml_is_an_app_with_that_tag():
     assert PROJECT["services"].keys() == deployed("defaults").apps().keys()
     assert {"containerapp"} == {service["host"] for service in PROJECT["services"].values()}
 
 
 @pytest.mark.parametrize("name", PROJECT["services"])
-def test_a_service_is_built_from_the_stage_of_its_name_and_an_operator_may_choose_the_base(name: str):
-    """The registry builds the last stage, for azd tells it arguments and no target."""
+def test_each_service_is_built_from_the_docker_stage_of_its_name(name: str):
+    """
+    The registry builds the last stage of the Dockerfile, because azd passes arguments but no target.
+
+    So the last stage takes the name of the service as an argument. An operator may also choose the base images.
+    """
     service, docker = PROJECT["services"][name], PROJECT["services"][name]["docker"]
     dockerfile = (ROOT / service["project"] / docker["path"]).read_text()
     bases = dict(re.findall(r"^ARG (\w+_IMAGE)=(.*)$", dockerfile, re.MULTILINE))
@@ -46,7 +50,7 @@ def test_a_service_is_built_from_the_stage_of_its_name_and_an_operator_may_choos
     assert "${SERVICE}" == re.findall(r"^FROM (.*)$", dockerfile, re.MULTILINE)[-1]
 
 
-def test_a_parameter_exists_and_is_filled_with_what_azd_knows_of_its_own_service():
+def test_each_parameter_exists_and_is_filled_by_azd():
     of_a_service = {
         name: variable[1]
         for name, variable in GIVEN.items()
@@ -60,14 +64,14 @@ def test_a_parameter_exists_and_is_filled_with_what_azd_knows_of_its_own_service
     assert {name for name, default in DECLARED.items() if not default} <= GIVEN.keys()
 
 
-def test_a_parameter_has_the_same_default_with_azd_and_without():
+def test_each_parameter_has_the_same_default_with_and_without_azd():
     defaults = {name: variable[2] for name, variable in GIVEN.items() if variable and DECLARED[name]}
 
     assert {name: DECLARED[name].strip("'") for name in defaults} == defaults
 
 
 @pytest.mark.parametrize(("told", "provisions"), [("true", 1), ("false", 0), ("", 1)])
-def test_a_deployment_provisions_again_while_a_placeholder_was_left(
+def test_azd_deploy_provisions_again_while_an_app_still_runs_a_placeholder(
     tmp_path: Path, told: str, provisions: int
 ):
     hook = PROJECT["hooks"]["postdeploy"]["posix"]

@@ -1,4 +1,6 @@
-"""The one-shot service of the compose stack waits for both emulators, then creates what the others need."""
+"""
+Tests of the `init` service of the compose stack: it waits for both emulators, and then creates database and containers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.looptime(False)
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "infra/compose/init.py"
-# The path of the key and the time to live of each container.
+# The path of the partition key and the default time to live of each container.
 EXPECTED = {
     "data": ("/partitionKey", -1),
     "leases": ("/id", -1),
@@ -30,7 +32,9 @@ EXPECTED = {
 
 @pytest.fixture
 async def late_service() -> AsyncIterator[tuple[str, list[int]]]:
-    """Yield the URL of a service that is not ready at its first two askings, and the list of its answers."""
+    """
+    Run a service that is not ready for its first two requests; yield its URL and the list of its answers.
+    """
     answers: list[int] = []
 
     async def ready(_: web.Request) -> web.Response:
@@ -78,7 +82,7 @@ async def initialise(urls: str, connection_string: str, *, seconds: str) -> tupl
     return process.returncode or 0, errors.decode()
 
 
-async def test_it_waits_until_everything_is_ready_and_creates_database_and_containers(
+async def test_init_creates_the_containers_once_both_emulators_are_ready(
     late_service: tuple[str, list[int]], cosmos: str
 ):
     url, answers = late_service
@@ -90,13 +94,14 @@ async def test_it_waits_until_everything_is_ready_and_creates_database_and_conta
     assert EXPECTED == {one["id"]: (*one["partitionKey"]["paths"], one.get("defaultTtl")) for one in made}
 
 
-async def test_it_fails_and_names_what_did_not_get_ready():
+async def test_init_fails_with_the_name_of_a_service_that_is_not_ready_in_time():
     code, errors = await initialise("http://127.0.0.1:1/ready", "unused", seconds="0")
     assert 1 == code
     assert "http://127.0.0.1:1/ready is not ready after 0 s" in errors
 
 
-async def test_a_probe_tells_ready_from_not_ready_and_shows_the_answer(late_service: tuple[str, list[int]]):
+async def test_the_probe_s_exit_code_tells_whether_a_service_is_ready(late_service: tuple[str, list[int]]):
+    """The exit code of probe.py is 0 if the service is ready. The probe also prints the answer."""
     url, _ = late_service
     probed = []
     for _ in range(3):

@@ -1,5 +1,5 @@
 """
-What the pages tell a reader to type on Azure and with Docker is named as the files that those commands read name it.
+Tests that the commands of the pages on Azure and Docker use only names that the deployment files declare.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BICEP = (ROOT / "infra/main.bicep").read_text()
 PARAMETERS = json.loads((ROOT / "infra/main.parameters.json").read_text())["parameters"]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
-# Name and default of what `azd env set` sets: "${NAME=default}".
+# The variables that `azd env set` may set, with their defaults, from texts such as "${NAME=default}".
 READ = [parameter["value"] for parameter in PARAMETERS.values()]
 READ += [
     argument
@@ -28,7 +28,7 @@ READ += [
     for argument in service["docker"]["buildArgs"]
 ]
 VARIABLES = dict(re.findall(r"\$\{(\w+)=?(.*?)\}", " ".join(READ)))
-# Name and default of what has to be added to main.parameters.json.
+# The parameters that a deployer has to add to main.parameters.json, with their defaults.
 ADDED = {
     name: default
     for name, default in re.findall(r"^param (\w+) \w+(?: = (.*))?$", BICEP, re.MULTILINE)
@@ -37,7 +37,7 @@ ADDED = {
 
 
 def unknown_names(page: str) -> set[str]:
-    """Return what a page names in commands and that no file declares."""
+    """Return the names that a page's commands use and that no file declares."""
     known = {
         r"azd env set (\w+)": set(VARIABLES),
         r"azd deploy +([a-z]\w*)": set(yaml.safe_load((ROOT / "azure.yaml").read_text())["services"]),
@@ -51,11 +51,11 @@ def unknown_names(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_name_in_a_command_is_declared(page: Path):
+def test_every_name_in_a_command_of_a_page_is_declared(page: Path):
     assert set() == unknown_names(page.read_text())
 
 
-def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
+def test_the_table_of_options_shows_the_default_of_each():
     rows = re.findall(r"^\| `(?:azd env set )?(\w+)[^|]*\|[^|]*\| (.*?) +\|$", DEPLOY, re.MULTILINE)
     told = {name: default.strip("`") for name, default in rows}
     words = {"no address": "", "no ceiling": "", "the account's": "", "none": "''"}
@@ -66,13 +66,13 @@ def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
     }
 
 
-def test_the_job_runs_once_with_settings_that_a_worker_reads():
+def test_the_job_of_the_page_runs_once_with_a_worker_s_settings():
     (text,) = re.findall(r"^```yaml\n# job\.yaml\n(.*?)^```$", DEPLOY, re.DOTALL | re.MULTILINE)
     job = yaml.safe_load(text)["properties"]
     (container,) = job["template"]["containers"]
     names = {variable["name"] for variable in container["env"]} - {"AZURE_CLIENT_ID"}
 
-    # Whatever it did until it failed would be done again.
+    # There is no retry, because it would repeat everything that the job did before it failed.
     assert ("Manual", 0) == tuple(job["configuration"][key] for key in ("triggerType", "replicaRetryLimit"))
     assert set() == names - variables("worker").keys()
     assert names >= {
@@ -83,9 +83,9 @@ def test_the_job_runs_once_with_settings_that_a_worker_reads():
     }
 
 
-def test_each_image_of_the_manifests_is_pushed_where_they_pull_it():
+def test_each_image_is_pushed_to_the_name_that_the_manifests_pull():
     """
-    The page takes the registry's name from what azd prints, and it is what the manifests want for REGISTRY.
+    The page takes the name of the registry from what azd prints, and the manifests want the same name in place of REGISTRY.
     """
     (command,) = re.findall(r"^azd env get-value \w+ENDPOINT \| (.*?) +#.*REGISTRY", DEPLOY, re.MULTILINE)
     images = yaml.safe_load((ROOT / "infra/kubernetes/kustomization.yaml").read_text())["images"]
@@ -100,9 +100,9 @@ def test_each_image_of_the_manifests_is_pushed_where_they_pull_it():
     }
 
 
-def test_what_azd_prints_becomes_the_clusters_settings_by_the_pages_own_command():
+def test_the_page_s_command_turns_azd_s_outputs_into_azure_env():
     """
-    All that is due comes from azd, in the names it has there, and no quote is left for kustomize to keep.
+    All settings of the cluster come from azd, under azd's names. No quotes are left, because kustomize would keep them.
     """
     (command,) = re.findall(
         r"^azd env get-values \| (.*) > infra/kubernetes/azure\.env$", DEPLOY, re.MULTILINE

@@ -1,5 +1,5 @@
 """
-What linters do not check in the Dockerfile: what several stages make together, and what this project alone asks of an image.
+Tests of the Dockerfile that linters do not make: how its stages fit together, and what this project requires of an image.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ TARGETS = ("worker", "consumer", "api")
 
 
 def instructions(target: str) -> dict[str, str]:
-    """Return the arguments of each instruction that hold in an image: those of the target's stage win over the runtime's."""
+    """
+    Return the instructions that apply to an image. Those of the target's stage override those of the runtime stage.
+    """
     return dict(re.findall(r"^([A-Z]+) (.*)$", STAGES["runtime"] + STAGES[target], re.MULTILINE))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_image_runs_as_a_number_is_stopped_by_sigterm_and_needs_no_shell(target: str):
+def test_an_image_runs_as_a_numeric_user_without_a_shell(target: str):
+    """An image runs as a numeric user, is stopped by SIGTERM, and starts its program without a shell."""
     final = instructions(target)
 
-    # Kubernetes believes only a number that is not 0.
+    # Kubernetes accepts a user as not root only if it is a number other than 0.
     assert ("10001:10001", "SIGTERM", "/app") == (final["USER"], final["STOPSIGNAL"], final["WORKDIR"])
-    # A shell would get the signals.
+    # With a shell as entry point, the shell would get the signals instead of the program.
     assert json.loads(final["ENTRYPOINT"])[0] in ("python", "cosmos-outbox")
     assert ["python", "/app/probe.py"] == json.loads(final["HEALTHCHECK"].partition("CMD ")[2])[:2]
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_health_check_of_an_image_asks_the_port_on_which_its_program_listens(target: str):
+def test_the_health_check_of_an_image_uses_its_program_s_port(target: str):
     final = instructions(target)
-    # Not on the loopback, where no probe from outside reaches it.
+    # The program listens on all addresses, because no probe from outside reaches the loopback address.
     said = r'"--host", "0\.0\.0\.0", "--port", "(\d+)"|OUTBOX_HEALTH_PORT=0\.0\.0\.0:(\d+)'
     listens = ["".join(ports) for ports in re.findall(said, STAGES[target])]
 
@@ -45,8 +48,10 @@ def test_the_health_check_of_an_image_asks_the_port_on_which_its_program_listens
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_an_image_starts_is_copied_into_it(target: str):
-    """The command is that of a wheel, which is installed; a consumer is named by an argument."""
+def test_each_image_contains_the_program_that_it_starts(target: str):
+    """
+    The command `cosmos-outbox` comes with an installed wheel. The module of a consumer is copied into the image.
+    """
     final, build = instructions(target), STAGES[f"build-{target}"]
     named = re.match(r'\["(\w+)[.\w]*:\w+"\]', final.get("CMD", "")) or re.search(
         r'"-m", "(\w+)', final["ENTRYPOINT"]
@@ -59,14 +64,17 @@ def test_what_an_image_starts_is_copied_into_it(target: str):
     assert by_command == ("/wheels/*.whl" in build), "the worker's wheel is installed where its command runs"
 
 
-def test_packages_are_installed_by_their_hashes_from_wheels():
+def test_packages_are_installed_only_from_wheels_with_hashes():
     installs = [part for part in re.split(r"&&|\n", TEXT) if "pip install" in part and " -r " in part]
 
     assert 4 == len(installs)
     assert [] == [part for part in installs if not {"--require-hashes", "--no-build"} <= set(part.split())]
 
 
-def test_each_base_is_pinned_to_a_version_and_newer_ones_are_proposed():
+def test_each_base_image_is_pinned_to_a_version():
+    """
+    worker/bases/Dockerfile has the same images, because Dependabot reads that file to propose newer versions.
+    """
     used = re.findall(r"^ARG \w+_IMAGE=(.*)$", TEXT, re.MULTILINE)
 
     assert used == re.findall(r"^FROM (\S+)", BASES, re.MULTILINE)

@@ -1,5 +1,5 @@
 """
-The image of the emulators, without an engine: its instructions are followed in a folder, and what it starts is started.
+Tests of the image of the emulators without a container engine: they follow its instructions in a folder and start its program.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BUILD, FINAL = (part.split("\nFROM ")[0] for part in re.split(r"AS build\n|AS em
 
 
 def command(instruction: str) -> list[str]:
-    """Return the words of an instruction in exec form."""
+    """Return the words of an instruction that is in exec form."""
     return json.loads(re.search(rf"{instruction} (\[.*\])", FINAL)[1])
 
 
-def test_it_has_all_that_the_distribution_and_its_extra_ask_for():
+def test_the_image_of_the_emulators_has_all_required_packages():
     installed = pins(FOLDER / "requirements-image.txt")
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
     for text in [*project["dependencies"], *project["optional-dependencies"]["tls"]]:
@@ -41,7 +41,8 @@ def test_it_has_all_that_the_distribution_and_its_extra_ask_for():
         assert installed[canonicalize_name(requirement.name)] in requirement.specifier, text
 
 
-def test_it_runs_without_privileges_and_exposes_what_it_listens_on():
+def test_the_image_of_the_emulators_exposes_the_ports_of_its_program():
+    """The image of the emulators also runs without privileges."""
     assert "\nUSER 10001:10001\n" in FINAL
     assert "\nSTOPSIGNAL SIGTERM\n" in FINAL
     ports = {word for word in command("ENTRYPOINT") if word.isdigit()}
@@ -51,11 +52,13 @@ def test_it_runs_without_privileges_and_exposes_what_it_listens_on():
     assert "http://127.0.0.1:8971/health" in command("CMD")[-1]
 
 
-def test_what_is_copied_starts_is_found_healthy_and_stops_with_0(tmp_path: Path):
+def test_the_program_of_the_image_starts_and_is_found_healthy(tmp_path: Path):
+    """The program of the image starts, passes its health check, and ends on SIGTERM with exit code 0."""
     for source, target in re.findall(r"^COPY (\w\S*) /app/(\S+)$", BUILD, re.MULTILINE):
         shutil.copytree(FOLDER / source, tmp_path / target)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # Free ports, since others may use these here; the options that come last count.
+    # Options that come later override earlier ones. The test uses free ports, because another process may use the image's
+    # ports here.
     words = [*command("ENTRYPOINT"), "--json", "--tls"]
     for port in ("--cosmos-port", "--servicebus-port", "--control-port"):
         words += [port, "0"]

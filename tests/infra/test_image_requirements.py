@@ -1,5 +1,5 @@
 """
-The images install what the tests ran with: the same versions, all of what the extras ask for, with hashes.
+Tests that the images install the same versions as the tests use, with hashes, and everything that their extras require.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OURS = {
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Return name and version of each pinned requirement."""
+    """Return the version of each pinned requirement by its name."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", path.read_text(), re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
 
@@ -38,7 +38,7 @@ LISTS = [
 
 
 @pytest.mark.parametrize("pinned", LISTS)
-def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(pinned: str):
+def test_an_image_installs_the_tested_versions_with_hashes(pinned: str):
     path = ROOT / pinned
     tested, installed = pins(ROOT / "requirements/dev.txt"), pins(path)
     assert {} == {name: version for name, version in installed.items() if tested.get(name) != version}
@@ -47,7 +47,7 @@ def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(pinned:
 
 
 @pytest.mark.parametrize("image", EXTRAS)
-def test_an_image_has_everything_that_its_extras_ask_for(image: str):
+def test_an_image_installs_everything_that_its_extras_require(image: str):
     installed = pins(ROOT / f"requirements/image-{image}.txt")
     asked = [Requirement(f"cosmos-outbox[{','.join(EXTRAS[image])}]")]
     for requirement in asked:

@@ -1,5 +1,7 @@
 """
-What the images promise, on a real container engine: `make test-image`; skipped, and said so, where there is none.
+Tests of the built images on a real container engine: `make test-image`.
+
+They are skipped, with a message, where there is no engine.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if not os.environ.get("OUTBOX_TEST_IMAGES"):
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
-# What Kubernetes and Container Apps are told as well.
+# The restrictions that Kubernetes and Container Apps are told to apply as well.
 LOCKED_DOWN = ("--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--security-opt=no-new-privileges")
 
 
@@ -59,14 +61,16 @@ def _stopped(images: Images, container: str) -> int:
 
 
 def _refused(images: Images, container: str, url: str) -> str:
-    """Return what the image's own probe has against an answer; nothing, if it takes it."""
+    """
+    Return why the image's own probe refuses the answer of a URL, or an empty text if it accepts the answer.
+    """
     command = [images.engine.control, "exec", container, "python", "/app/probe.py", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
     return (done.stdout + done.stderr).strip() or "no answer" if done.returncode else ""
 
 
 def _probe_of(described: Mapping[str, Any]) -> list[str]:
-    # docker has it inside the configuration, podman beside it
+    # docker has the health check inside the configuration, and podman beside it.
     health = described["Config"].get("Healthcheck") or described["Healthcheck"]
     test: list[str] = health["Test"]
     return test
@@ -97,7 +101,7 @@ def provisioned(images: Images, emulators: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["worker", "consumer", "api"])
-def test_an_image_runs_without_privileges_and_says_where_it_comes_from(images: Images, name: str):
+def test_an_image_runs_without_privileges_and_has_a_licence_label(images: Images, name: str):
     described = json.loads(images.engine.call("inspect", getattr(images, name)))[0]
     config = described["Config"]
     assert "10001:10001" == config["User"]
@@ -107,14 +111,14 @@ def test_an_image_runs_without_privileges_and_says_where_it_comes_from(images: I
 
 
 @pytest.mark.parametrize("name", ["worker", "consumer", "api"])
-def test_an_image_holds_neither_tests_nor_emulators_nor_build_tools(images: Images, name: str):
+def test_an_image_contains_no_tests_emulators_or_build_tools(images: Images, name: str):
     program = "import importlib.util as u; print([n for n in ('cosmos_outbox_emulators', 'tests', 'hatchling', 'pip', 'uv') if u.find_spec(n)])"
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=python", getattr(images, name)]
     assert "[]" == checked([*command, "-c", program])
 
 
 @pytest.mark.parametrize("name", ["worker", "consumer", "api"])
-def test_an_image_holds_the_pinned_packages_and_no_others(images: Images, name: str):
+def test_an_image_contains_exactly_the_pinned_packages(images: Images, name: str):
     program = (
         "import json, platform; from importlib.metadata import distributions; "
         "print(json.dumps([platform.python_version(), [[d.metadata['Name'], d.version] for d in distributions()]]))"
@@ -140,7 +144,8 @@ def test_an_image_holds_the_pinned_packages_and_no_others(images: Images, name: 
 
 
 @pytest.mark.parametrize("name", ["worker", "consumer"])
-def test_a_program_without_settings_names_them_all_and_exits_with_2(images: Images, name: str):
+def test_a_program_without_settings_names_all_missing_ones(images: Images, name: str):
+    """The program names all missing settings and ends with exit code 2."""
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, getattr(images, name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
     assert 2 == done.returncode
@@ -148,22 +153,19 @@ def test_a_program_without_settings_names_them_all_and_exits_with_2(images: Imag
         assert variable in done.stderr
 
 
-def test_a_worker_on_a_read_only_file_system_drains_on_sigterm_and_exits_with_0(
-    images: Images, provisioned: dict[str, str]
-):
+def test_a_worker_works_on_a_read_only_file_system(images: Images, provisioned: dict[str, str]):
+    """A worker relays on a read-only file system, and drains on SIGTERM with exit code 0."""
     with _running(images, images.worker, env={**provisioned, "OUTBOX_HEALTH_PORT": "18098"}) as container:
         _wait_for_log(images, container, "LeaseMoved")
         assert "" == _refused(images, container, "http://127.0.0.1:18098/livez")
-        # It may own a lease before it has a link to the topic.
+        # The worker may own a lease before it has a link to the topic, so readiness may come later.
         ready = "http://127.0.0.1:18098/readyz"
         wait_until(lambda: not _refused(images, container, ready), lambda: _refused(images, container, ready))
         assert 0 == _stopped(images, container)
         assert "worker.stopped" in _logs(images, container)
 
 
-def test_a_consumer_finds_its_handlers_on_a_read_only_file_system_and_exits_with_0(
-    images: Images, provisioned: dict[str, str]
-):
+def test_a_consumer_works_on_a_read_only_file_system(images: Images, provisioned: dict[str, str]):
     environment = {**provisioned, "OUTBOX_SUBSCRIPTION": "all", "OUTBOX_PARKED_CONTAINER": "parked"}
     del environment["OUTBOX_LEASE_CONTAINER"]
     with _running(images, images.consumer, env={**environment, "OUTBOX_HEALTH_PORT": "18097"}) as container:
@@ -173,9 +175,7 @@ def test_a_consumer_finds_its_handlers_on_a_read_only_file_system_and_exits_with
         assert "consumer.stopped" in _logs(images, container)
 
 
-def test_an_api_is_found_healthy_by_the_images_own_probe_and_exits_with_0(
-    images: Images, provisioned: dict[str, str]
-):
+def test_the_image_s_own_probe_finds_the_api_healthy(images: Images, provisioned: dict[str, str]):
     with _running(images, images.api, "api", "--port", "18099", env=provisioned) as container:
         _wait_for_log(images, container, "http://127.0.0.1:18099")
         probe = ("exec", container, "python", "/app/probe.py")
@@ -187,7 +187,7 @@ def test_an_api_is_found_healthy_by_the_images_own_probe_and_exits_with_0(
         assert 0 == _stopped(images, container)
 
 
-def test_the_image_of_the_emulators_answers_its_own_probe_and_exits_with_0(
+def test_the_image_of_the_emulators_passes_its_own_health_check(
     images: Images, tmp_path_factory: pytest.TempPathFactory
 ):
     podman = images.engine.control == "podman"

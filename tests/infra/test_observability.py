@@ -1,4 +1,6 @@
-"""Every metric that dashboards, rules and alerts read is one that a worker or a consumer really shows."""
+"""
+Tests that each metric in dashboards, rules and alerts is one that a worker or a consumer really exports.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,12 @@ FIRES = {
     "worker-silent": ("outbox.leases.owned", "max(TimeGenerated)", "< ago(10m)"),
     "worker-unready": ("outbox.worker.ready", "min(Sum)", "max(ready)", "== 0"),
 }
-# Why the platform writes about a replica, as far as it means trouble.
+# The reasons in the platform's log entries about a replica that mean trouble.
 REASONS = {"ContainerBackOff", "ContainerCrashing", "ContainerTerminated", "ProbeFailed", "ReplicaUnhealthy"}
 
 
 def shown_by(*, consumer: bool, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
-    """Return the exposition of a worker or of a consumer; new, or after something happened."""
+    """Return the metrics that a worker or consumer exports, optionally after it was used."""
     with open_telemetry(consumer=consumer, instance="one") as telemetry:
         after(telemetry)
         exposition = telemetry.exposition()[0].decode()
@@ -57,16 +59,17 @@ def shown_after_use() -> list[Sample]:
 
 
 @pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml", "alerts.test.yaml"])
-async def test_only_metrics_that_exist_are_read(file: str):
+async def test_dashboard_and_rules_use_only_existing_metrics(file: str):
     text = (OBSERVABILITY / file).read_text()
-    # Not the labels: those stand before an equals sign or a colon, in by (…), or in a legend.
+    # Labels are removed first. They stand before an equals sign or a colon, in `by (…)`, or in a legend.
     text = re.sub(r"by \([^)]*\)|\{\{[ $.\w]+\}\}|\{[^{}\n]*\}(?=['\[])|\w+(?=: )", "", text)
     read = set(re.findall(r"\b(?:outbox|messaging|azure_cosmosdb)_\w+", text))
     assert read, "no metric was found: the test reads the wrong text"
     assert set() == read - {sample.name for sample in shown_after_use()}
 
 
-async def test_each_metric_is_in_a_panel_or_in_a_rule_and_is_asked_for_labels_that_it_has():
+async def test_each_metric_is_used_in_a_panel_or_rule():
+    """The queries of dashboard and rules use only labels that their metrics have."""
     panels = (OBSERVABILITY / "dashboard.json").read_text().replace('\\"', '"')
     text = panels + (OBSERVABILITY / "alerts.yaml").read_text()
     shown: dict[str, set[str]] = {}
@@ -91,7 +94,7 @@ async def test_each_metric_is_in_a_panel_or_in_a_rule_and_is_asked_for_labels_th
     assert [] == [one for one in asked if one[1] not in shown[one[0]]]
 
 
-def test_there_is_a_rule_for_each_metric_that_the_page_wakes_people_up_by():
+def test_each_metric_that_the_page_alerts_on_has_a_rule():
     page = (OBSERVABILITY.parents[1] / "docs/how-to/observe.md").read_text()
     named = set(re.findall(r"^\| .* \| `(\w+)` \| .* \|$", page, re.MULTILINE))
     words = re.findall(r"\w+", (OBSERVABILITY / "alerts.yaml").read_text())
@@ -100,8 +103,8 @@ def test_there_is_a_rule_for_each_metric_that_the_page_wakes_people_up_by():
     assert set() == named - ruled
 
 
-async def test_what_rules_wait_to_rise_a_new_worker_or_consumer_shows_at_zero():
-    """A counter that begins with its first event never rises by it."""
+async def test_counters_with_rules_on_their_increase_start_at_zero():
+    """If a counter first appeared with its first event, a rule would miss this increase."""
     rules = yaml.safe_load((OBSERVABILITY / "alerts.yaml").read_text())["groups"][0]["rules"]
     risen = {name for rule in rules for name in re.findall(r"increase\((\w+)", rule["expr"])}
     new = [sample for sample in shown_by_new_ones() if sample.name in risen]
@@ -113,7 +116,7 @@ async def test_what_rules_wait_to_rise_a_new_worker_or_consumer_shows_at_zero():
     assert {type(record).__name__ for record in RECORDS if level_of(record) >= logging.ERROR} == alarms
 
 
-async def test_queries_tell_metrics_apart_by_attributes_that_a_worker_gives_them():
+async def test_queries_filter_metrics_only_by_existing_attributes():
     shown = {(sample.name, label) for sample in shown_after_use() for label in sample.labels}
     asked = {
         (f"{metric.replace('.', '_')}_total", attribute.replace(".", "_"))
@@ -125,7 +128,7 @@ async def test_queries_tell_metrics_apart_by_attributes_that_a_worker_gives_them
     assert set() == asked - shown
 
 
-async def test_queries_ask_for_metrics_that_are_shown_and_records_that_there_are():
+async def test_queries_use_only_existing_metrics_and_records():
     text = "\n".join(QUERIES.values())
     shown = {sample.name for sample in shown_after_use()}
     named = re.findall(r"(?:entry\.event|\['outbox\.warning'\])\)?\s*==\s*'(\w+)'", text)
@@ -137,8 +140,8 @@ async def test_queries_ask_for_metrics_that_are_shown_and_records_that_there_are
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_fires_at_what_was_decided_on(name: str):
-    """What it asks, how values become one in each step, and what is then too much."""
+def test_each_query_fires_at_the_expected_threshold(name: str):
+    """The test compares metric, aggregations and condition of each query with a table."""
     code = re.sub(r"//.*", "", QUERIES[name]).strip()
     asked = re.search(r"(?:\bName|entry\.event\)?)\s*==\s*'([^']+)'", code)
     steps = re.findall(r"\bsummarize\s+\w+\s*=\s*(\w+\(\w*\))", code)
@@ -149,8 +152,10 @@ def test_a_query_fires_at_what_was_decided_on(name: str):
         assert REASONS >= set(re.findall(r"'(\w+)'", reasons))
 
 
-def test_a_query_reaches_back_far_beyond_the_silence_that_it_looks_for():
-    """A query that reaches no further back than the silence never sees a worker that spoke before it."""
+def test_a_query_for_silence_looks_back_much_longer_than_the_silence():
+    """
+    A query that looked back only as far as the silence would never see a worker that had exported metrics before.
+    """
     alerts = (OBSERVABILITY.parent / "modules/alerts.bicep").read_text()
     reaches = dict(re.findall(r"queries/([\w-]+)\.kql'\)[^}]*? reach: 'P(\d+D|T\d+M)'", alerts, re.DOTALL))
     silences = {name: ago for name, text in QUERIES.items() for ago in re.findall(r"ago\((\d+)m\)", text)}

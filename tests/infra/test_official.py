@@ -1,4 +1,4 @@
-"""The suites for other endpoints never pass by testing nothing, and run on whatever the variables name."""
+"""Tests that the suites for other endpoints fail, instead of passing, when they cannot test anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def make(target: str, *, path: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    # -o: the environment is the one that runs this.
+    # `-o` keeps make from rebuilding the environment that runs this test.
     return subprocess.run(  # noqa: S603 # our own Makefile
         ("make", "-o", ".venv/.installed", target),  # noqa: S607 # make is on the path wherever this runs
         cwd=ROOT,
@@ -34,7 +34,7 @@ def make(target: str, *, path: str, **variables: str) -> subprocess.CompletedPro
         ("compose up", "no such image"),
     ],
 )
-def test_where_the_official_emulators_do_not_start_their_suite_fails_and_says_so(
+def test_the_suite_for_the_official_emulators_fails_if_they_do_not_start(
     tmp_path: Path, failing: str, said: str
 ):
     (tmp_path / "docker").write_text(
@@ -48,7 +48,7 @@ def test_where_the_official_emulators_do_not_start_their_suite_fails_and_says_so
 
 
 @pytest.mark.parametrize("missing", ["COSMOS", "SERVICEBUS"])
-def test_without_endpoints_the_suite_for_them_fails_and_names_the_variable(missing: str):
+def test_the_suite_for_endpoints_fails_if_a_variable_is_missing(missing: str):
     variables = {
         f"OUTBOX_TEST_{name}_CONNECTION_STRING": "x" for name in ("COSMOS", "SERVICEBUS") if name != missing
     }

@@ -1,7 +1,7 @@
 """
-What `docker compose up` promises, on a real Docker engine: `make test-image`; skipped, and said so, where none is.
+Tests of `docker compose up` on a real Docker engine: `make test-image`. They are skipped, with a message, where there is none.
 
-Everything is that of docker-compose.yml, except that our emulators stand in for Microsoft's images.
+The stack is that of docker-compose.yml, except that our emulators replace Microsoft's images.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SERVICES = ("init", "api", "worker", "consumer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A compose project on an engine."""
+    """A running compose project."""
 
     environment: dict[str, str]
     name: str
@@ -39,7 +39,7 @@ class Stack:
         return checked([COMPOSE, "--project-name", self.name, *FILES, *arguments], self.environment)
 
     def containers(self, service: str) -> list[dict[str, Any]]:
-        """Return what the engine knows of each container of a service."""
+        """Return the engine's description of each container of a service."""
         names = self.compose("ps", "--all", "--quiet", service).split()
         found: list[dict[str, Any]] = json.loads(checked(["docker", "inspect", *names], self.environment))
         return found
@@ -51,7 +51,7 @@ class Stack:
         return self.compose("exec", "-T", f"--index={index}", service, "python", "-c", program)
 
     def send(self, method: str, path: str, body: object = None) -> Message:
-        """Send a request to the API, from outside; return the headers of the answer."""
+        """Send a request to the API from outside of the stack; return the headers of the answer."""
         request = urllib.request.Request(
             f"http://{self.compose('port', 'api', '8000')}{path}",
             data=json.dumps(body).encode(),
@@ -89,7 +89,7 @@ def project(engine: dict[str, str]) -> Iterator[Stack]:
 @pytest.fixture
 def stack(project: Stack) -> Stack:
     """
-    The whole stack; where a test has stopped some of it, `up` runs `init` again, on what is there already.
+    Start the whole stack. If an earlier test stopped a part of it, `init` runs again on the existing containers.
     """
     project.compose("up", "--detach", "--no-build")
     wait_until(project.answers, lambda: project.log("api"))
@@ -103,13 +103,13 @@ def add_contact(stack: Stack) -> str:
 
 
 def kept_of(stack: Stack) -> dict[str, str]:
-    """Return what the directory says of each contact, as the consumer has it."""
+    """Return, for each contact, the description that the consumer stored in the directory."""
     program = """
 import json, os
 from azure.cosmos import CosmosClient
 client = CosmosClient.from_connection_string(os.environ["OUTBOX_COSMOS_CONNECTION_STRING"])
 container = client.get_database_client("contacts").get_container_client("directory")
-# What the consumer remembers of messages lies there too.
+# The container holds the consumer's inbox too.
 documents = [each for each in container.read_all_items() if "about" in each.get("data", {})]
 print(json.dumps({each["id"]: each["data"]["about"] for each in documents}))
 """
@@ -118,7 +118,7 @@ print(json.dumps({each["id"]: each["data"]["about"] for each in documents}))
 
 
 def wait_until_kept(stack: Stack, expected: dict[str, str]) -> None:
-    """Return when the directory says so of each contact, by its address."""
+    """Wait until the directory has the expected description of each contact, given by its address."""
     wanted = {contact.rpartition("/")[2]: about for contact, about in expected.items()}
     wait_until(
         lambda: wanted.items() <= kept_of(stack).items(),
@@ -126,7 +126,7 @@ def wait_until_kept(stack: Stack, expected: dict[str, str]) -> None:
     )
 
 
-def test_nothing_starts_before_init_has_created_what_it_needs(stack: Stack):
+def test_no_program_starts_before_init_has_ended(stack: Stack):
     (init,) = stack.containers("init")
     assert 0 == init["State"]["ExitCode"]
     started = [
@@ -138,7 +138,7 @@ def test_nothing_starts_before_init_has_created_what_it_needs(stack: Stack):
     assert init["State"]["FinishedAt"] < min(started)
 
 
-def test_changes_made_through_the_api_reach_the_container_of_the_consumer_in_order(stack: Stack):
+def test_changes_through_the_api_reach_the_consumer_in_order(stack: Stack):
     contacts = [add_contact(stack) for _ in range(3)]
     for contact in contacts:
         for number in range(3):
@@ -147,14 +147,14 @@ def test_changes_made_through_the_api_reach_the_container_of_the_consumer_in_ord
 
 
 @pytest.mark.parametrize("service", ["api", "worker", "consumer"])
-def test_a_program_is_healthy_by_its_images_own_probe(stack: Stack, service: str):
+def test_each_program_of_the_stack_passes_its_image_s_health_check(stack: Stack, service: str):
     def health() -> list[dict[str, Any]]:
         return [container["State"]["Health"] for container in stack.containers(service)]
 
     wait_until(lambda: {"healthy"} == {each["Status"] for each in health()}, lambda: json.dumps(health()))
 
 
-def test_two_workers_share_the_ranges(stack: Stack):
+def test_the_two_workers_of_the_stack_share_the_ranges(stack: Stack):
     owners = {container["Id"][:12] for container in stack.containers("worker")}
     assert 2 == len(owners)
 
@@ -167,7 +167,7 @@ def test_two_workers_share_the_ranges(stack: Stack):
     wait_until(lambda: owners <= owning(), lambda: stack.log("worker"))
 
 
-def test_when_one_worker_is_stopped_the_other_goes_on_with_all_ranges(stack: Stack):
+def test_the_other_worker_takes_over_when_one_is_stopped(stack: Stack):
     first, second = stack.containers("worker")
     checked(["docker", "stop", "--time", "60", first["Id"]], stack.environment)
     contacts = [add_contact(stack) for _ in range(6)]
@@ -178,7 +178,7 @@ def test_when_one_worker_is_stopped_the_other_goes_on_with_all_ranges(stack: Sta
     assert (True, 0) == (state["Running"], state["ExitCode"])
 
 
-def test_stopped_in_any_order_everything_ends_with_0_and_no_worker_is_killed(stack: Stack):
+def test_compose_stop_ends_every_program_with_exit_code_0(stack: Stack):
     wait_until(lambda: 2 == stack.log("worker").count("worker.started"), lambda: stack.log("worker"))
     stack.compose("stop")
     assert "refused" not in stack.log("servicebus"), "the emulator takes ten connections"

@@ -1,4 +1,4 @@
-"""What the page says that the template costs without a request is what the template makes."""
+"""Tests that the page's figures for an idle deployment agree with the template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(kind: str, name: str = "defaults") -> int:
     return len(deployed(name).of_type(kind))
 
 
-def test_the_replicas_that_always_run_are_counted():
+def test_the_page_counts_the_minimum_replicas():
     templates = [app["properties"]["template"] for app in deployed("defaults").apps().values()]
     replicas = sum(template["scale"]["minReplicas"] for template in templates)
     cpu, memory = 0.0, 0
@@ -31,7 +31,7 @@ def test_the_replicas_that_always_run_are_counted():
     assert expected == ROWS["Container Apps"]
 
 
-def test_what_idle_workers_ask_of_cosmos_db_is_counted():
+def test_the_page_counts_the_requests_of_idle_workers():
     ranges, workers = 1, 2
     measured = round(SECONDS / 15) * workers
     feed, renewals = SECONDS * ranges, round(SECONDS / 17) * ranges
@@ -44,7 +44,7 @@ def test_what_idle_workers_ask_of_cosmos_db_is_counted():
     assert ROWS["Cosmos DB, serverless"].startswith(told)
 
 
-def test_the_floors_of_autoscale_and_the_units_of_premium_are_counted():
+def test_the_page_counts_autoscale_minimums_and_premium_units():
     containers = deployed("autoscale").properties(CONTAINERS).values()
     floor = sum(one["options"]["autoscaleSettings"]["maxThroughput"] for one in containers) // 10
 
@@ -54,7 +54,7 @@ def test_the_floors_of_autoscale_and_the_units_of_premium_are_counted():
     assert ROWS["Service Bus Premium"].endswith(f" {units * HOURS}")
 
 
-def test_alerts_logs_and_endpoints_are_counted():
+def test_the_page_counts_alerts_logs_and_private_endpoints():
     logs, metrics = (made(f"Microsoft.Insights/{kind}") for kind in ("scheduledQueryRules", "metricAlerts"))
     cap = deployed("defaults").one("Microsoft.OperationalInsights/workspaces")["properties"]
     endpoints, zones = (

@@ -1,4 +1,6 @@
-"""How the runs of the vendors' own tests are judged, and that what they need is pinned."""
+"""
+Tests of the program that runs the vendors' own SDK tests on the emulators, and judges their failures by lists of known ones.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def result(test: str, outcome: Outcome, *failures: str) -> Result:
     return Result(test=test, outcome=outcome, why="".join(failures[:1]), failures=failures)
 
 
-def test_a_failure_without_a_cause_is_wrong_and_what_explains_none_is_stale():
+def test_a_failure_that_no_entry_explains_is_wrong():
+    """A failure without an entry is wrong, and an entry without a failure is stale."""
     results = [
         result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 404 NotFound", "405"),
         result("test_a.py::TestA::test_read", Outcome.FAILED),
@@ -48,8 +51,8 @@ def test_a_failure_without_a_cause_is_wrong_and_what_explains_none_is_stale():
     assert (1, 1) == (verdict.passed, verdict.skipped)
 
 
-def test_a_text_or_a_test_that_nothing_matches_is_stale_in_the_whole_suite_alone():
-    """Of a part, what did not run says nothing."""
+def test_an_entry_can_be_stale_only_after_a_run_of_the_whole_suite():
+    """After a run of a part of the suite, an unused entry may belong to a test that did not run."""
     results = [result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "404 NotFound")]
     unused = ["test_b.py::*: 404 NotFound", "test_a.py::*::test_sproc[*]: 405"]
 
@@ -57,7 +60,7 @@ def test_a_text_or_a_test_that_nothing_matches_is_stale_in_the_whole_suite_alone
     assert [] == judge(results, [KNOWN], whole=False).stale
 
 
-def test_what_fails_sometimes_is_never_stale():
+def test_an_entry_for_occasional_failures_is_never_stale():
     verdict = judge(
         [result("test_b.py::test_query", Outcome.PASSED)], [replace(KNOWN, sometimes=True)], whole=True
     )
@@ -65,7 +68,7 @@ def test_what_fails_sometimes_is_never_stale():
     assert ([], 1) == (verdict.stale, verdict.passed)
 
 
-def test_what_a_test_says_else_is_not_stale_where_it_failed_by_chance():
+def test_an_entry_is_not_stale_if_its_test_failed_for_another_known_cause():
     luck = replace(
         KNOWN, sometimes=True, failures=(Failure(says="timed out", tests=("test_b.py::test_query",)),)
     )
@@ -74,8 +77,11 @@ def test_what_a_test_says_else_is_not_stale_where_it_failed_by_chance():
     assert not any(stale.startswith("test_b.py") for stale in verdict.stale)
 
 
-def test_a_known_failure_that_fails_in_another_way_is_wrong():
-    """Also if what it says is said by another test of the same cause."""
+def test_a_known_failure_with_another_message_is_wrong():
+    """
+    A failed test is wrong if its message is not the expected one, even if another test of the same cause may fail with this
+    message.
+    """
     failed = {
         "test_a.py::TestA::test_sproc[1]": ("sdk.Error: 500 InternalServerError",),
         "test_a.py::TestA::test_sproc[2]": ("404 NotFound", "teardown: 500"),
@@ -89,7 +95,7 @@ def test_a_known_failure_that_fails_in_another_way_is_wrong():
     assert ([*failed], {}) == ([wrong.test for wrong in verdict.wrong], verdict.accepted)
 
 
-def test_dots_stand_for_any_text_between_what_is_said():
+def test_an_ellipsis_in_an_entry_matches_any_text():
     said = "Assert.IsTrue failed.\n   at Deep()\n   at Cosmos.ItemTests.Reads()"
 
     assert contains(said, "Assert.IsTrue failed.…ItemTests.Reads(")
@@ -97,7 +103,7 @@ def test_dots_stand_for_any_text_between_what_is_said():
     assert not contains(said, "Assert.Is…True passed")
 
 
-def test_a_release_without_the_line_to_edit_is_refused(tmp_path: Path):
+def test_an_sdk_release_without_the_line_to_edit_is_refused(tmp_path: Path):
     (tmp_path / "sdk-1/tests").mkdir(parents=True)
     (tmp_path / "sdk-1/tests/test_config.py").write_text("host = 'azure'\n")
     archive = tmp_path / "sdk.tar.gz"
@@ -111,15 +117,15 @@ def test_a_release_without_the_line_to_edit_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_the_tests_run_on_the_sdk_that_everything_else_is_tested_with(name: str):
+def test_the_vendor_tests_run_on_the_pinned_version_of_the_sdk(name: str):
     requirement = pin(SUITES[name].distribution)
 
     assert requirement in (ROOT / "requirements/vendor.txt").read_text(encoding="utf-8")
     assert "--hash=sha256:" in requirement
 
 
-def test_the_sdk_does_not_read_a_decimal_that_it_wrote_by_the_standard():
-    """What tools/vendor_tests/servicebus.toml says of `test_message_property`: no service is needed to fail it."""
+def test_the_sdk_cannot_read_a_decimal128_that_it_wrote():
+    """`test_message_property` in tools/vendor_tests/servicebus.toml therefore fails on any service."""
     written = bytearray()
     encode_decimal128(written, Decimal("1.2345"), with_constructor=False)
 
@@ -136,7 +142,7 @@ TRX = """<TestRun xmlns="http://microsoft.com/schemas/VisualStudio/TeamTest/2010
 </Results><TestDefinitions><UnitTest id="1"><TestMethod className="Cosmos.ItemTests" name="Reads"/></UnitTest></TestDefinitions></TestRun>"""
 
 
-def test_a_report_of_dotnet_names_each_case_of_a_test(tmp_path: Path):
+def test_a_report_of_dotnet_tests_is_read_with_each_case_of_a_test(tmp_path: Path):
     (tmp_path / "a.trx").write_text(TRX)
 
     failed, passed, skipped = dotnet.read_report(tmp_path / "a.trx")
@@ -147,7 +153,7 @@ def test_a_report_of_dotnet_names_each_case_of_a_test(tmp_path: Path):
     assert ("ItemTests::Reads (False)", Outcome.SKIPPED) == (skipped.test, skipped.outcome)
 
 
-def test_where_dotnet_or_its_tests_are_missing_one_line_says_so(tmp_path: Path, monkeypatch, capsys):
+def test_one_line_says_that_dotnet_or_its_tests_are_missing(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert (0, "dotnet is not in PATH") == (
         main(["dotnet", "--folder", str(tmp_path / "w")]),
@@ -162,14 +168,14 @@ def test_where_dotnet_or_its_tests_are_missing_one_line_says_so(tmp_path: Path, 
     assert "has no Microsoft.Azure.Cosmos.EmulatorTests.dll" in str(dotnet.missing())
 
 
-def test_a_new_failure_and_a_stale_entry_fail_the_run():
+def test_a_new_failure_or_a_stale_entry_fails_the_run():
     new = Verdict(wrong=[result("test_a.py::test_read", Outcome.FAILED)])
     verdicts = (new, Verdict(stale=["test_b.py::*: 404 NotFound"]), Verdict(passed=1, skipped=1))
 
     assert [1, 1, 0] == [status(report("none", verdict)) for verdict in verdicts]
 
 
-def test_what_a_run_left_is_judged_again_without_running_anything(tmp_path: Path, monkeypatch, capsys):
+def test_the_recorded_results_of_a_run_can_be_judged_again(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     logs = tmp_path / "dotnet-logs"
     logs.mkdir()
@@ -188,20 +194,20 @@ def test_what_a_run_left_is_judged_again_without_running_anything(tmp_path: Path
 
 
 README = " ".join((ROOT / "emulators/README.md").read_text(encoding="utf-8").split())
-# What any failure of its kind says, alone or at the end of a text
+# Texts that any failure of a kind contains, on their own or at the end of a message.
 _SAID_BY_ANY = re.compile(
     r"(Assert\.\w+ failed\.?|Expected:<.*>|Actual:<.*>|[\w.]*Exception:?|timed out after|DID NOT RAISE|not raised|\W)*"
 )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_documented_cause_of_a_list_is_in_the_readme_of_the_emulators_in_these_words(name: str):
+def test_the_readme_of_the_emulators_quotes_each_documented_cause(name: str):
     listed = read_expected(HERE / f"{name}.toml")
 
     assert [] == [one.cause for one in listed if one.kind is Kind.DOCUMENTED and one.readme not in README]
 
 
-def test_what_is_listed_of_dotnet_names_classes_and_says_more_than_any_failure_does():
+def test_entries_for_dotnet_name_a_class_and_a_specific_message():
     pairs = [pair for one in read_expected(HERE / "dotnet.toml") for pair in one.pairs()]
 
     assert [] == [
@@ -210,7 +216,7 @@ def test_what_is_listed_of_dotnet_names_classes_and_says_more_than_any_failure_d
     assert [] == [says for says, _ in pairs if len(says) < 20 or _SAID_BY_ANY.fullmatch(says)]
 
 
-def test_an_entry_that_lacks_a_part_is_refused(tmp_path: Path):
+def test_an_incomplete_entry_is_refused(tmp_path: Path):
     (tmp_path / "list.toml").write_text(
         '[[expected]]\nkind = "documented"\ncause = "none"\nfailures = {"said here" = ["a"]}\n'
     )

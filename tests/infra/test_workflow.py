@@ -1,4 +1,6 @@
-"""The workflows run what is there: targets of the Makefile, actions pinned to a commit, no right to write."""
+"""
+Tests of the GitHub workflows: their make targets exist, their actions are pinned, and they have minimal permissions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ JOBS = {
 STEPS = [step for job in JOBS.values() for step in job["steps"]]
 
 
-def test_every_target_that_they_make_exists():
+def test_every_make_target_of_the_workflows_exists():
     made = {target for step in STEPS for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))}
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -30,18 +32,19 @@ def test_every_target_that_they_make_exists():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_action_is_pinned_to_a_commit_with_its_version_beside_it(name: str):
+def test_every_action_is_pinned_to_a_commit_and_names_its_version(name: str):
     used = re.findall(r"uses: (.+)", FILES[name])
 
     assert [] == [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)]
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_they_may_only_read(name: str):
+def test_workflows_have_only_read_permissions_by_default(name: str):
     assert {"contents": "read"} == WORKFLOWS[name]["permissions"]
 
 
-def test_only_jobs_that_sign_or_publish_have_permissions_and_a_maintainer_approves_them():
+def test_only_jobs_that_sign_or_publish_may_write():
+    """Jobs that sign or publish have write permissions. A maintainer has to approve those that publish."""
     rights = {
         name: {right for right, level in job["permissions"].items() if level == "write"}
         for name, job in JOBS.items()
@@ -59,7 +62,10 @@ def test_only_jobs_that_sign_or_publish_have_permissions_and_a_maintainer_approv
     assert {"release.yml: image", "release.yml: publish", "release.yml: release"} == asked
 
 
-def test_what_is_released_is_signed_first_and_carries_its_bill_of_materials():
+def test_artifacts_are_signed_before_they_are_released():
+    """
+    The distributions and the image are signed first, and the image carries a software bill of materials.
+    """
     of_release = {
         name.removeprefix("release.yml: "): job for name, job in JOBS.items() if "release.yml" in name
     }
@@ -79,7 +85,10 @@ def test_what_is_released_is_signed_first_and_carries_its_bill_of_materials():
     assert "files/dist/*/* files/sbom/*.json" in of_release["release"]["steps"][-1]["run"]
 
 
-def test_a_distribution_names_its_authors_and_after_the_releases_own_step_the_repository(tmp_path: Path):
+def test_the_release_adds_the_repository_to_each_distribution_s_metadata(tmp_path: Path):
+    """
+    The release adds the URLs of the repository, while the names of the authors are in the metadata from the start.
+    """
     (step,) = (step for step in STEPS if "project.urls" in step.get("run", ""))
     folders = (".", "worker", "testing", "amqp", "emulators")
     for folder in folders:
@@ -102,8 +111,8 @@ def test_a_distribution_names_its_authors_and_after_the_releases_own_step_the_re
         } == project["urls"]
 
 
-def test_every_file_has_a_licence_whose_text_is_there():
-    """A folder with files of another project has its NOTICE, and its LICENSE."""
+def test_every_file_has_a_licence_whose_text_is_in_the_repository():
+    """A folder with files of another project has its own LICENSE and NOTICE."""
     ours, *others = tomllib.loads((ROOT / "REUSE.toml").read_text())["annotations"]
     folders = {ROOT: ours} | {ROOT / one["path"].removesuffix("/**"): one for one in others}
 
@@ -116,13 +125,13 @@ def test_every_file_has_a_licence_whose_text_is_there():
     assert ours["SPDX-FileCopyrightText"] in (ROOT / "LICENSE").read_text()
 
 
-def test_the_tests_run_on_every_python_that_the_library_names():
+def test_the_tests_run_on_every_python_version_that_the_library_supports():
     named = set(re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text()))
 
     assert named == set(JOBS["ci.yml: test"]["strategy"]["matrix"]["python"])
 
 
-def test_what_is_pinned_is_what_gets_updates():
+def test_dependabot_updates_everything_that_is_pinned():
     updates = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())["updates"]
 
     assert {"github-actions", "pip", "docker"} == {update["package-ecosystem"] for update in updates}

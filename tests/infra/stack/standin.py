@@ -1,8 +1,8 @@
 """
-What stands in for Microsoft's emulators in a compose stack where their images cannot be had: ours, at their addresses.
+Stands in for Microsoft's emulators in the compose stack, where their images cannot be downloaded.
 
-It listens where theirs do, takes the same files and variables, and refuses what theirs refuse, as far as the compose
-file depends on it: `python standin.py cosmos --protocol http`, `python standin.py servicebus`.
+It runs our emulators at the same addresses, with the same files and variables, and refuses the same requests as far as the
+compose file depends on it: `python standin.py cosmos --protocol http`, `python standin.py servicebus`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_CONNECTIONS = 10
 
 
 class PublicGateway(Gateway):
-    """A gateway that sends every client on to one address, whatever name it was asked at."""
+    """A gateway that tells every client to continue at one public address, whatever name the client used."""
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         public = os.environ.get("GATEWAY_PUBLIC_ENDPOINT", "localhost")
@@ -43,7 +43,7 @@ class PublicGateway(Gateway):
 
 
 class SmallServiceBus(ServiceBusServer):
-    """A broker that takes ten connections at a time."""
+    """A broker that accepts ten connections at a time, as Microsoft's does."""
 
     def _accept(self) -> asyncio.Protocol:
         if len(self._connections) >= MOST_CONNECTIONS:
@@ -53,14 +53,14 @@ class SmallServiceBus(ServiceBusServer):
 
 
 class Refusal(asyncio.Protocol):
-    """A connection that ends as it begins."""
+    """A protocol that closes its connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 def seconds(duration: str) -> int:
-    """Return an ISO 8601 duration of at most hours in seconds."""
+    """Convert an ISO 8601 duration of hours, minutes and seconds to seconds."""
     found = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration)
     assert found, f"{duration} is no duration of hours, minutes and seconds"
     hours, minutes, rest = (int(number) for number in found.groups("0"))
@@ -68,7 +68,7 @@ def seconds(duration: str) -> int:
 
 
 def broker_of(config: dict[str, Any]) -> Broker:
-    """Return a broker with the topics of a configuration in Microsoft's form."""
+    """Return a broker with the topics of a configuration in Microsoft's format."""
     (namespace,) = config["UserConfig"]["Namespaces"]
     return Broker.from_config({"topics": [_topic(topic) for topic in namespace["Topics"]]})
 
@@ -95,7 +95,9 @@ def _topic(topic: dict[str, Any]) -> dict[str, Any]:
 
 
 def cosmos() -> CosmosServer:
-    """Return an account on which each new container has that many ranges; Microsoft's has one."""
+    """
+    Return a Cosmos DB server whose new containers have PARTITIONS ranges. Microsoft's emulator has one range.
+    """
     account = Account(partitions=int(os.environ.get("PARTITIONS", "1")))
     server = CosmosServer(account, EVERYWHERE, GATEWAY_PORT)
     server.gateway = PublicGateway(server.account)
@@ -103,7 +105,11 @@ def cosmos() -> CosmosServer:
 
 
 def service_bus() -> ServiceBusServer:
-    """Return the broker that the mounted file describes, given what Microsoft's does not start without."""
+    """
+    Return the broker that the mounted file describes.
+
+    It requires the variables without which Microsoft's emulator does not start.
+    """
     assert os.environ["ACCEPT_EULA"] == "Y"
     assert len(os.environ["MSSQL_SA_PASSWORD"]) >= 8
     socket.getaddrinfo(os.environ["SQL_SERVER"], 1433)
@@ -112,7 +118,7 @@ def service_bus() -> ServiceBusServer:
 
 
 async def serve(server: CosmosServer | ServiceBusServer, *, health: str, port: int) -> None:
-    """Serve until SIGTERM, and tell on another port that it is ready."""
+    """Run a server until SIGTERM. Another port answers the health check."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     application = web.Application()
