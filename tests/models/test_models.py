@@ -1,4 +1,7 @@
-"""The models name what is there: functions of the code, actions, mistakes; and what runs TLC notices what is not as expected."""
+"""
+Tests that the TLA+ models name existing functions, actions and mistakes, and that their runner notices unexpected results
+of TLC.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ HOLDS = "12 states generated, 7 distinct states found, 0 states left on queue.\n
 FINISHED = "Model checking completed. No error has been found.\n"
 
 
-def test_the_functions_that_actions_and_reads_are_said_to_be_exist():
+def test_every_function_that_the_readme_of_the_models_names_exists():
     named = set(re.findall(r"`(cosmos_outbox\.[\w.]+)`", README))
 
     assert [] == sorted(name for name in named if pydoc.locate(name) is None)
@@ -30,16 +33,16 @@ def test_the_functions_that_actions_and_reads_are_said_to_be_exist():
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith(("MC", "Trace"))])
-def test_each_action_of_a_module_is_explained_and_each_explained_one_is_there(module: str):
+def test_the_readme_explains_exactly_the_actions_of_each_module(module: str):
     text = MODULES[module].partition("What holds")[0]
-    # An action changes variables, or says that it leaves them as they are.
+    # Each action of these modules says UNCHANGED of the variables that it leaves as they are, so the word identifies actions.
     bodies = re.findall(r"^(\w+)(?:\([\w, ]+\))? ==\n?((?:.+\n)+)", text, re.MULTILINE)
     actions = {name for name, body in bodies if re.search(r"UNCHANGED", body)}
 
     assert {action for of, action in ROWS if of == module} == actions
 
 
-def test_each_promise_has_a_row_that_names_what_is_there():
+def test_each_guarantee_has_a_row_whose_invariants_and_tests_exist():
     rows = dict(re.findall(r"^\| ([GI]\d) \| (.+) \|$", README, re.MULTILINE))
 
     assert {f"{side}{number}" for side in "GI" for number in range(1, 7)} == rows.keys()
@@ -49,7 +52,8 @@ def test_each_promise_has_a_row_that_names_what_is_there():
         assert (FOLDER.parent / path).exists()
 
 
-def test_each_mistake_is_in_its_module_and_breaks_what_the_module_states():
+def test_each_listed_mistake_exists_in_its_module():
+    """Each listed mistake is in its TLA+ module, and so is the property that the mistake breaks."""
     planted = {
         (name, text) for name in MODULES for text in re.findall(r'Mistake (?:=|#) "([^"]+)"', MODULES[name])
     }
@@ -66,13 +70,13 @@ def test_each_mistake_is_in_its_module_and_breaks_what_the_module_states():
     ]
 
 
-def test_each_configuration_can_be_made():
+def test_each_check_gives_a_configuration_for_tlc():
     made = [check.configuration() for check in checks()]
 
     assert all("CONSTANTS" in text for text in made)
 
 
-def test_a_module_is_short_enough_to_be_read():
+def test_no_module_has_more_than_350_lines():
     assert {} == {name: text.count("\n") for name, text in MODULES.items() if text.count("\n") > 350}
 
 
@@ -88,9 +92,10 @@ def test_a_module_is_short_enough_to_be_read():
         ("G3_Order", HOLDS + "Error: Invariant G2_NoLoss is violated.\n", False),
     ],
 )
-def test_a_mistake_that_is_not_found_and_a_guarantee_that_breaks_are_noticed(
+def test_the_runner_notices_results_of_tlc_that_are_not_expected(
     tmp_path: Path, breaks: str | None, said: str, as_expected: bool
 ):
+    """Unexpected results are a guarantee that breaks, or a planted mistake that breaks none."""
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
     java.chmod(0o755)
@@ -104,7 +109,7 @@ def test_a_mistake_that_is_not_found_and_a_guarantee_that_breaks_are_noticed(
 @pytest.mark.parametrize(
     ("knows", "options"), [(b"-generateSpecTE", []), (b"-noGenerateSpecTE", ["-noGenerateSpecTE"])]
 )
-def test_a_version_of_tlc_is_told_what_it_knows(
+def test_each_version_of_tlc_gets_only_options_that_it_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bytes, options: list[str]
 ):
     (tmp_path / "java").touch(0o755)
@@ -117,7 +122,7 @@ def test_a_version_of_tlc_is_told_what_it_knows(
     assert options == tlc.options
 
 
-def test_without_the_jar_one_line_says_that_nothing_was_checked():
+def test_without_the_jar_of_tlc_one_line_says_that_nothing_was_checked():
     environment = {name: value for name, value in os.environ.items() if name != "TLA2TOOLS"}
     ran = subprocess.run(
         [sys.executable, "-m", "models"],

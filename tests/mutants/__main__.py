@@ -1,8 +1,9 @@
 """
-`python -m tests.mutants`: plant each mistake of `planted.toml` in a copy, and run the tests of its package; none may survive.
+`python -m tests.mutants`: mutation tests. Each mistake of `planted.toml` is planted in a copy, where the tests have to
+notice it.
 
-A mistake is noticed when a test fails, or when the tests take so long that a reader would look. Arguments are parts of the
-names or files of those to plant; without any, all are.
+A mistake is noticed when a test of its package fails, or when the tests hang for so long that a developer would look. The
+arguments are parts of names or files of mistakes, and choose which are planted. Without arguments, all are.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ TESTS = {
 
 
 def tests_of(file: str) -> Sequence[str]:
-    """Return the tests of the package that a file is in."""
+    """Return the paths of the tests that have to notice a mistake in a file."""
     return TESTS[file.partition("/")[0]]
 
 
 def path_of(file: str) -> Path:
-    """Return where a file is: those of `worker/` and `testing/` are the worker's and the kit's, all others the library's."""
+    """
+    Return the path of a file of `planted.toml`.
+
+    Files of `worker/` and `testing/` belong to these distributions, all others to the library.
+    """
     package, _, rest = file.partition("/")
     if package in ("worker", "testing"):
         return Path(package, f"cosmos_outbox_{package}", rest)
@@ -81,7 +86,7 @@ def planted(file: str, old: str, new: str) -> str:
     Return the text of a file with a mistake in it.
 
     Raises:
-        ValueError: what the mistake replaces does not stand there exactly once.
+        ValueError: the text that the mistake replaces is not exactly once in the file.
     """
     text = (ROOT / path_of(file)).read_text()
     if text.count(old) != 1:
@@ -90,12 +95,14 @@ def planted(file: str, old: str, new: str) -> str:
 
 
 def survives(copy: Path, file: str, old: str, new: str) -> bool:
-    """Say whether all tests pass in a copy of the repository with a mistake planted; undo it."""
+    """
+    Plant a mistake in a copy of the repository, and say whether all tests pass there. The copy is restored afterwards.
+    """
     mutated = copy / path_of(file)
     original = mutated.read_text()
     mutated.write_text(planted(file, old, new))
     try:
-        # Few examples of each property first: most mistakes need no more
+        # The tests run first with few examples of each property, because that is enough for most mistakes.
         return all(_pass(copy, tests_of(file), quick=quick) for quick in (True, False))
     finally:
         mutated.write_text(original)
@@ -123,7 +130,7 @@ def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
 
 
 def main(wanted: Sequence[str]) -> int:
-    """Plant mistakes, and return 1 if one survives."""
+    """Plant the chosen mistakes, and return 1 if one of them survives."""
     names = [
         name
         for name, mistake in PLANTED.items()
@@ -148,7 +155,7 @@ def main(wanted: Sequence[str]) -> int:
             )
             sys.stdout.flush()
 
-        # Without a mistake all of it passes: else every mistake would count as noticed
+        # The tests have to pass without a mistake, because otherwise every mistake would count as noticed.
         used = {tests_of(PLANTED[name]["file"]) for name in names}
         with ThreadPoolExecutor(AT_ONCE) as pool:
             if not all(pool.map(lambda tests: _pass(Path(scratch) / "0", tests, quick=True), used)):

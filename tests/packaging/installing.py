@@ -1,8 +1,8 @@
 """
-Empty environments outside the repository, without a package registry.
+Makes virtual environments outside the repository, without a package registry.
 
-An environment gets our wheels by pip, and what those ask for by links to the files that this environment holds. So it has
-exactly what the wheels declare: an import of anything else fails there, as on a user's machine.
+pip installs our wheels there. The packages that these require are links to the files of the environment that runs the tests. So
+such an environment has exactly what the wheels declare, and any other import fails, as on a user's machine.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.support.patience import HUNG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
-# Runs at the start of each interpreter of the environment and records each file of the repository that is opened for an
-# import or otherwise; a process that is killed has recorded what it opened.
+# This code runs at the start of each interpreter of the environment, and records each file of the repository that is opened,
+# by an import or otherwise. A killed process has recorded its files too.
 _GUARD = """
 import os, sys
 
@@ -43,7 +43,7 @@ sys.addaudithook(_record)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A virtual environment and a folder to work in, both outside the repository."""
+    """A virtual environment and a working folder, both outside the repository."""
 
     python: Path
     folder: Path
@@ -52,7 +52,7 @@ class Environment:
     def run(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run the environment's Python in the folder."""
+        """Run the environment's Python in the working folder."""
         return subprocess.run(  # noqa: S603 - our own code
             [self.python, *arguments],
             cwd=self.folder,
@@ -64,18 +64,20 @@ class Environment:
         )
 
     def opened_in_repository(self) -> list[str]:
-        """Return the files of the repository that a process of this environment opened."""
+        """Return the files of the repository that processes of this environment have opened."""
         return self.opened.read_text().splitlines() if self.opened.exists() else []
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this process's variables but those that lead an interpreter, or the library, anywhere."""
+    """
+    Return this process's environment variables without those that change how Python or the library behaves.
+    """
     ours = ("OUTBOX_", "PYTHON", "VIRTUAL_ENV", "PYTEST_", "COVERAGE_", "MAKE", "MFLAGS")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def make_environment(folder: Path, wheels: Mapping[Path, Iterable[str]], *more: str) -> Environment:
-    """Make an environment with wheels, each with extras, and with more requirements."""
+    """Make an environment with these wheels, each with its extras, and with more requirements."""
     venv.create(folder / "venv", symlinks=True)
     python = folder / "venv/bin/python"
     subprocess.run(  # noqa: S603 - our own wheels
@@ -107,7 +109,7 @@ def make_environment(folder: Path, wheels: Mapping[Path, Iterable[str]], *more: 
 
 
 def _needed(asked: list[str], ours: Mapping[str, Distribution]) -> list[Distribution]:
-    """Return the distributions that requirements lead to, but ours."""
+    """Return all distributions that the requirements need, directly or indirectly, except our own."""
     here = {_name(each): each for each in distributions()} | ours
     due = [
         (canonicalize_name(each.name), extra)

@@ -1,4 +1,6 @@
-"""What a user installs: all distributions are built, installed into empty environments, and used there."""
+"""
+Tests of what users install: all distributions are built, installed into empty environments, and used there.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
 
 @pytest.fixture
 def guarded() -> Iterator[list[Environment]]:
-    """Environments in which, after the test, no file of the repository was opened."""
+    """
+    Return a list for environments. The test fails at its end if one of them has opened a file of the repository.
+    """
     used: list[Environment] = []
     yield used
     assert [] == [path for environment in used for path in environment.opened_in_repository()]
@@ -70,13 +74,13 @@ def guarded() -> Iterator[list[Environment]]:
 
 @pytest.fixture(scope="module")
 def library(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The library without any extra."""
+    """Return an environment with the library without any extra."""
     return make_environment(tmp_path_factory.mktemp("library"), {built["cosmos_outbox"].wheel: ()})
 
 
 @pytest.fixture(scope="module")
 def emulators(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The emulators alone."""
+    """Return an environment with only the emulators."""
     return make_environment(
         tmp_path_factory.mktemp("emulators"), {built["cosmos_outbox_emulators"].wheel: ()}
     )
@@ -84,7 +88,7 @@ def emulators(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def everything(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """The library with the worker and the command line, the emulators, and pytest."""
+    """Return an environment with the library, the worker, the commands, the emulators, and pytest."""
     wheels = {
         built["cosmos_outbox"].wheel: ("worker",),
         built["cosmos_outbox_worker"].wheel: (),
@@ -95,7 +99,7 @@ def everything(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def kit(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """What tests of a service need."""
+    """Return an environment with the packages that the tests of a service need."""
     wheels = {
         built["cosmos_outbox"].wheel: ("testing",),
         built["cosmos_outbox_testing"].wheel: (),
@@ -109,7 +113,7 @@ def names_in(wheel: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_wheel_holds_its_package_whole_and_nothing_else(built: dict[str, Built], name: str):
+def test_a_wheel_contains_exactly_the_files_of_its_package(built: dict[str, Built], name: str):
     names = names_in(built[name].wheel)
     package = {
         str(path.relative_to(PACKAGES[name]))
@@ -122,7 +126,7 @@ def test_a_wheel_holds_its_package_whole_and_nothing_else(built: dict[str, Built
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_an_sdist_holds_what_the_wheel_is_built_from_and_nothing_else(
+def test_an_sdist_contains_exactly_the_sources_of_its_wheel(
     built: dict[str, Built], name: str, tmp_path: Path
 ):
     with tarfile.open(built[name].sdist) as archive:
@@ -143,16 +147,15 @@ def python_blocks(page: tuple[Block, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("code", python_blocks(README))
-def test_the_code_of_the_readme_needs_the_library_alone(library: Environment, guarded, code: str):
+def test_the_code_of_the_readme_needs_only_the_library(library: Environment, guarded, code: str):
     guarded.append(library)
     ran = library.run("-W", "error", "-c", code)
 
     assert (0, "") == (ran.returncode, ran.stderr)
 
 
-def test_the_library_alone_imports_every_module_of_its_own_and_brings_no_command(
-    library: Environment, guarded
-):
+def test_all_modules_of_the_library_can_be_imported_without_extras(library: Environment, guarded):
+    """The library alone also installs no command."""
     guarded.append(library)
     everywhere = "import pkgutil, importlib, cosmos_outbox as o; [importlib.import_module(m.name) for m in "
     names = "pkgutil.walk_packages(o.__path__, 'cosmos_outbox.') if '.fastapi' not in m.name]"
@@ -171,7 +174,7 @@ BESIDE_THE_LIBRARY = {
 
 
 @pytest.mark.parametrize("name", BESIDE_THE_LIBRARY)
-def test_a_distribution_needs_the_library_and_none_beside_it(
+def test_a_distribution_needs_only_its_declared_distributions(
     built: dict[str, Built], guarded, tmp_path: Path, name: str
 ):
     there = {"cosmos_outbox", name.partition(".")[0], *BESIDE_THE_LIBRARY[name]}
@@ -189,7 +192,7 @@ def test_a_distribution_needs_the_library_and_none_beside_it(
     assert (0, "True\n") == (ran.returncode, ran.stdout), ran.stderr
 
 
-def test_a_package_for_another_framework_says_which_extra_it_needs(library: Environment, guarded):
+def test_importing_the_fastapi_package_without_its_extra_names_the_extra(library: Environment, guarded):
     guarded.append(library)
     ran = library.run("-c", "import cosmos_outbox.fastapi")
 
@@ -202,7 +205,7 @@ LEAN_RECEIVER = (
 )
 
 
-def test_a_consumer_that_chose_the_lean_receiver_says_which_extra_it_needs(everything: Environment, guarded):
+def test_choosing_the_lean_receiver_without_its_extra_names_the_extra(everything: Environment, guarded):
     guarded.append(everything)
     ran = everything.run("-c", LEAN_RECEIVER)
 
@@ -210,7 +213,7 @@ def test_a_consumer_that_chose_the_lean_receiver_says_which_extra_it_needs(every
     assert "pip install 'cosmos-outbox[amqp]'" in ran.stderr.splitlines()[-1]
 
 
-def test_verify_says_which_extra_it_needs(everything: Environment, guarded):
+def test_running_verify_without_its_extra_names_the_extra(everything: Environment, guarded):
     guarded.append(everything)
     ran = everything.run("-m", "cosmos_outbox_worker", "verify")
 
@@ -218,9 +221,7 @@ def test_verify_says_which_extra_it_needs(everything: Environment, guarded):
     assert "pip install 'cosmos-outbox[verify]'" in ran.stderr
 
 
-def test_the_extra_for_the_lean_receiver_is_enough_to_choose_it(
-    built: dict[str, Built], guarded, tmp_path: Path
-):
+def test_the_extra_amqp_is_enough_for_the_lean_receiver(built: dict[str, Built], guarded, tmp_path: Path):
     wheels = {
         built["cosmos_outbox"].wheel: ("amqp",),
         built["cosmos_outbox_worker"].wheel: (),
@@ -233,7 +234,7 @@ def test_the_extra_for_the_lean_receiver_is_enough_to_choose_it(
     assert (0, "") == (ran.returncode, ran.stderr)
 
 
-def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Built], guarded, tmp_path: Path):
+def test_the_extra_fastapi_is_enough_for_an_application(built: dict[str, Built], guarded, tmp_path: Path):
     environment = make_environment(tmp_path, {built["cosmos_outbox"].wheel: ("fastapi",)})
     guarded.append(environment)
     applications = [*python_blocks(FASTAPI), *(block.text for block in FASTAPI if block.file)]
@@ -244,7 +245,7 @@ def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Bui
     assert 3 == len(applications)
 
 
-def test_the_command_of_the_worker(everything: Environment, guarded):
+def test_the_installed_command_cosmos_outbox_prints_its_help(everything: Environment, guarded):
     guarded.append(everything)
     commands = [["--help"], ["doctor", "--help"], ["worker", "--help"]]
     for command in commands:
@@ -253,7 +254,7 @@ def test_the_command_of_the_worker(everything: Environment, guarded):
         assert "usage: cosmos-outbox" in ran.stdout.lower()
 
 
-def test_the_emulators_need_nothing_but_their_own_wheel(emulators: Environment, guarded):
+def test_the_emulators_need_only_their_own_wheel(emulators: Environment, guarded):
     guarded.append(emulators)
     for program in (
         ["-m", "cosmos_outbox_emulators"],
@@ -264,7 +265,7 @@ def test_the_emulators_need_nothing_but_their_own_wheel(emulators: Environment, 
         assert "usage: cosmos-outbox-emulators" in ran.stdout
 
 
-def test_the_readme_of_the_emulators(everything: Environment, guarded):
+def test_the_readme_of_the_emulators_can_be_followed_with_the_wheels(everything: Environment, guarded):
     guarded.append(everything)
     for code in python_blocks(EMULATORS_README):
         ran = everything.run("-W", "error", "-c", code)
@@ -273,16 +274,16 @@ def test_the_readme_of_the_emulators(everything: Environment, guarded):
     assert [] == follow(EMULATORS_README, everything.folder, clean_environment(), everything.python)
 
 
-def test_the_tutorial(everything: Environment, guarded):
-    """All but its installation."""
+def test_the_tutorial_can_be_followed_with_the_wheels(everything: Environment, guarded):
+    """The test leaves out the step of the tutorial that installs the packages."""
     guarded.append(everything)
     _install, *blocks = TUTORIAL
 
     assert [] == follow(blocks, everything.folder, clean_environment(), everything.python)
 
 
-def test_a_new_service_has_three_green_tests_in_less_than_fifty_lines(kit: Environment, guarded):
-    """A test in memory, one on the wire and one of crashes, from the installation on."""
+def test_the_page_on_testing_a_new_service_gives_tests_in_under_50_lines(kit: Environment, guarded):
+    """The three tests of the page pass: one in memory, one on the emulators, and one of crashes."""
     guarded.append(kit)
     install, *blocks = NEW_SERVICE
     folder = kit.folder / "new"
@@ -294,8 +295,8 @@ def test_a_new_service_has_three_green_tests_in_less_than_fifty_lines(kit: Envir
     assert sum(bool(line.strip()) for block in written for line in block.text.splitlines()) < 50
 
 
-def test_the_example_project_tests_itself_with_the_kit(kit: Environment, guarded):
-    """On the emulators too in the long run."""
+def test_the_tests_of_the_example_project_pass_with_the_test_kit(kit: Environment, guarded):
+    """`make test-long` also runs the example's tests on the emulators."""
     guarded.append(kit)
     folder = shutil.copytree(ROOT / "examples/orders", kit.folder / "orders")
     alone = [] if LONG else [f"--ignore={folder}/tests/test_on_the_wire.py"]

@@ -1,4 +1,4 @@
-"""The write side as code without an event loop uses it: never run, read by mypy."""
+"""Example code without an event loop that uses the write side. mypy checks it, and it never runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application of FastAPI as programs write it: never run, read by mypy."""
+"""An example application of FastAPI. mypy checks it, and it never runs."""
 
 from __future__ import annotations
 

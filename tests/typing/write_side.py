@@ -1,4 +1,4 @@
-"""The write side as programs use it: never run, read by mypy."""
+"""Example code that uses the write side as programs do. mypy checks it, and it never runs."""
 
 from __future__ import annotations
 
