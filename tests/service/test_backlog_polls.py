@@ -1,4 +1,6 @@
-"""Watching what is parked, which many workers do every few seconds."""
+"""
+Tests of the polls of a worker: every few seconds it reads what waits, what is parked, and the heartbeats of other workers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from tests.support.parked_stores import tampered
 from tests.support.worker_settings import worker_settings
 
 
-async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_their_events() -> None:
+async def test_with_very_many_parked_keys_only_their_number_is_reported() -> None:
     keys = ParkedKeys(MemoryParked())
     for number in range(101):
         await keys.park(f"k{number}", reason="a test")
@@ -51,7 +53,7 @@ async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_th
 @pytest.mark.parametrize(
     "change", [{"state": "quarantined"}, {"held": None}], ids=["another state", "no number"]
 )
-async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(change: Document) -> None:
+async def test_an_unreadable_parked_document_is_reported_but_ends_no_worker(change: Document) -> None:
     store, feed = MemoryParked(), MemoryContainer()
     scope = Scope(processor="p", container=(await feed.describe()).container_rid)
     relay = Relay(
@@ -78,7 +80,7 @@ async def test_a_document_that_cannot_be_read_is_told_of_and_ends_no_worker(chan
 
 
 @pytest.mark.parametrize("away", ["what waits", "what is parked"])
-async def test_one_look_that_fails_is_told_of_and_does_not_hide_what_the_other_sees(away: str) -> None:
+async def test_a_failed_poll_does_not_hide_the_result_of_another_poll(away: str) -> None:
     class AwayParked(MemoryParked):
         async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
             raise StoreUnavailable(applied=False)
@@ -99,7 +101,7 @@ async def test_one_look_that_fails_is_told_of_and_does_not_hide_what_the_other_s
     assert {away} == {record.subject for record in failures if isinstance(record, WatchFailed)}
 
 
-async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_it_is() -> None:
+async def test_a_poll_that_hangs_does_not_stop_the_health_reports() -> None:
     class Silent(MemoryContainer):
         async def describe(self) -> MonitoredContainer:
             await asyncio.Event().wait()
@@ -137,7 +139,7 @@ async def watching(
     reach: Callable[[], Awaitable[None]] = succeed,
     observe: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """Watch for as long as the block lasts."""
+    """Run the polls of a worker for as long as the block lasts."""
     feed, leases = feed or MemoryContainer(), leases or MemoryLeases()
 
     async def find_unserved_processors(_expiration: timedelta) -> dict[str, int]:
@@ -161,7 +163,7 @@ async def watching(
         task.cancel()
 
 
-async def test_a_look_that_failed_is_soon_repeated_however_seldom_others_are() -> None:
+async def test_a_failed_poll_is_repeated_sooner_than_the_poll_interval() -> None:
     asked: list[None] = []
 
     async def reach() -> None:
@@ -175,7 +177,7 @@ async def test_a_look_that_failed_is_soon_repeated_however_seldom_others_are() -
     assert 4 == len(asked)
 
 
-async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once() -> None:
+async def test_a_worker_is_not_ready_before_it_has_opened_a_link_to_each_topic() -> None:
     told: list[Record] = []
     watched = vitals()
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -196,7 +198,7 @@ async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once(
         assert (3, ()) == (attempts, watched.snapshot().unready)
 
 
-async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
+async def test_workers_without_a_lease_see_each_other_by_heartbeats() -> None:
     leases, told = MemoryLeases(now=asyncio.get_running_loop().time), list[Record]()
     first, second = (vitals(name) for name in ("w-1", "w-2"))
     for one in (first, second):
@@ -211,7 +213,7 @@ async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
     assert [] == told
 
 
-async def test_what_a_worker_learns_of_the_fleet_is_in_its_own_sign_of_life_at_once() -> None:
+async def test_an_alarm_about_the_fleet_is_in_the_worker_s_heartbeat_at_once() -> None:
     leases, watched = MemoryLeases(now=asyncio.get_running_loop().time), vitals()
     watched.poll_interval = timedelta(minutes=1)
     watched(LeasesLost(owner="w", start="beginning", reason="all are gone"))
@@ -222,7 +224,7 @@ async def test_what_a_worker_learns_of_the_fleet_is_in_its_own_sign_of_life_at_o
 
 
 @pytest.mark.parametrize("second", range(0, 45, 4))
-async def test_a_worker_that_is_frozen_is_silent_to_the_others_within_31_seconds(second: int) -> None:
+async def test_other_workers_see_a_frozen_worker_as_silent_within_31_seconds(second: int) -> None:
     leases = MemoryLeases(now=asyncio.get_running_loop().time)
     first, frozen = (vitals(name) for name in ("w-1", "w-2"))
     first.poll_interval = frozen.poll_interval = timedelta(seconds=15)
@@ -242,7 +244,7 @@ async def keep_watching(one: WorkerVitals, leases: MemoryLeases) -> None:
         await asyncio.Event().wait()
 
 
-async def test_a_poll_without_an_answer_delays_no_sign_of_life() -> None:
+async def test_a_poll_without_an_answer_delays_no_heartbeat() -> None:
     class Silent(MemoryContainer):
         async def physical_ranges(self) -> Any:
             await asyncio.Event().wait()
@@ -256,7 +258,8 @@ async def test_a_poll_without_an_answer_delays_no_sign_of_life() -> None:
         assert [("w-1", "starting")] == others_of(watched)
 
 
-async def test_a_worker_notes_its_first_leases_where_a_loss_of_the_lease_container_leaves_the_note() -> None:
+async def test_a_worker_notes_in_the_parked_store_that_it_has_had_leases() -> None:
+    """The note is in the parked store, so that it is still there when the lease container is lost."""
     parked, leases, feed = MemoryParked(), MemoryLeases(), MemoryContainer()
     container = await feed.describe()
     scope = Scope(processor="p", container=container.container_rid)
@@ -271,7 +274,9 @@ async def test_a_worker_notes_its_first_leases_where_a_loss_of_the_lease_contain
         assert () == await ParkedKeys(parked, scope=scope).list()
 
 
-async def test_a_heartbeat_that_cannot_be_written_is_reported_once_and_the_other_polls_go_on() -> None:
+async def test_a_failing_heartbeat_is_reported_once() -> None:
+    """A heartbeat that cannot be written is reported once, and the other polls go on."""
+
     class Refusing(MemoryLeases):
         async def create(self, document: Any) -> Document:
             raise StoreUnavailable(applied=False)
@@ -284,7 +289,7 @@ async def test_a_heartbeat_that_cannot_be_written_is_reported_once_and_the_other
     assert watched.snapshot().others is None
 
 
-async def test_polling_ends_although_a_library_loses_the_cancellation() -> None:
+async def test_polling_ends_even_if_a_library_swallows_the_cancellation() -> None:
     class Deaf(MemoryContainer):
         async def describe(self) -> MonitoredContainer:
             with suppress(asyncio.CancelledError):
@@ -295,7 +300,7 @@ async def test_polling_ends_although_a_library_loses_the_cancellation() -> None:
         await asyncio.sleep(1)
 
 
-async def test_a_heartbeat_without_an_answer_delays_the_next_round_by_seconds() -> None:
+async def test_a_heartbeat_without_an_answer_delays_the_next_only_by_seconds() -> None:
     class Silent(MemoryLeases):
         rounds = 0
 

@@ -1,4 +1,8 @@
-"""Causes: each is named once, with whom it stops and where to read more; nothing that stands still and nothing unknown is left out."""
+"""
+Tests of the causes of standstill: each is named once, with what it stops and the page that explains it.
+
+Nothing that stands still and nothing unknown is left out.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ TEXTS = st.sampled_from(SAID)
 
 
 @pytest.mark.parametrize("kind", causes._KINDS)
-def test_each_kind_has_its_words_and_names_a_section_of_the_documentation(kind: str):
+def test_each_kind_of_cause_has_texts_and_an_existing_page(kind: str):
     words, cause = causes._KINDS[kind], Cause(kind=kind, said="So.")
     assert words["remedy"].endswith(".")
     assert words["what"] or words["quiet"] or kind == "fleet"
@@ -78,19 +82,20 @@ def test_each_kind_has_its_words_and_names_a_section_of_the_documentation(kind: 
         (KeyError("name"), "failing"),
     ],
 )
-def test_an_error_seen_here_and_the_same_error_in_a_lease_are_one_cause(error: Exception, kind: str):
+def test_an_error_here_and_the_same_error_in_a_lease_are_one_cause(error: Exception, kind: str):
     text = error_line(error)
     assert kind == cause_of(text).kind == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").kind
     assert text == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").said
 
 
-def test_two_topics_are_two_causes_and_one_topic_is_one_whatever_it_says():
+def test_errors_of_one_topic_are_one_cause_and_those_of_two_are_two():
+    """Errors of one topic are one cause, whatever their texts say."""
     said = ("Topic 'a' said 1", "Topic 'a' said 2", "Topic 'b' said 3")
     found = [cause_of(f"TopicUnavailable: {text}", stops=(("w", f"range {text[-1]}"),)) for text in said]
     assert ["range 1, range 2 of w", "range 3 of w"] == [one.whom for one in merge_causes(found)]
 
 
-def test_a_newer_workers_cause_of_a_kind_that_is_not_known_is_shown_all_the_same():
+def test_a_cause_of_an_unknown_kind_from_a_newer_worker_is_shown():
     newer = Cause(kind="of-tomorrow", said="The moon is in the way.", stops=(("w-2", "range 1"),))
     seen = replace(HEALTHY, others=(beat("w-2", newer),))
     assert "The moon is in the way." in page_of(seen)
@@ -156,7 +161,8 @@ def _worker(draw: st.DrawFn, name: str, measured: tuple[LeaseLag, ...]) -> Heart
 
 @settings(max_examples=examples(300, many=5000), phases=PHASES)
 @given(snapshots())
-def test_each_stalled_range_is_named_by_a_cause_and_no_cause_stands_twice(seen: Snapshot):
+def test_every_stalled_range_is_named_by_a_cause(seen: Snapshot):
+    """The property test also asserts that no cause is listed twice."""
     found = seen.causes()
     assert len(found) == len({one.key for one in found})
     named_ranges = {what for one in found if one.stands for _, what in one.stops}
@@ -178,7 +184,7 @@ def _explained(found: tuple[Cause, ...]) -> set[tuple[str, str]]:
 
 @settings(max_examples=examples(300, many=5000), phases=PHASES)
 @given(snapshots())
-def test_a_page_with_something_unknown_or_something_that_fails_is_never_green(seen: Snapshot):
+def test_the_status_page_is_not_green_while_something_fails_or_is_unknown(seen: Snapshot):
     page = page_of(seen)
     (mood,) = re.findall('class="state ([a-z]+)"', page)
     unknown = (
@@ -199,7 +205,7 @@ def _measured(seen: Snapshot) -> tuple[LeaseLag, ...]:
     return seen.lag.leases if seen.lag else ()
 
 
-async def test_the_log_names_a_cause_once_for_as_long_as_it_lasts_with_its_remedy(
+async def test_a_cause_is_logged_once_with_its_remedy_while_it_lasts(
     caplog: pytest.LogCaptureFixture,
 ):
     away, starting = cause_of(NO_TOPIC, since=AT - timedelta(seconds=9)), Cause(kind="starting", unready=True)

@@ -1,4 +1,6 @@
-"""When a consumer counts as ready, what it remembers of what hooks told it, and how its page shows that."""
+"""
+Tests of the health of a consumer: when it counts as ready, what it remembers of records, and how its page shows that.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from tests.support.worker_settings import consumer_settings
 
 
 class State:
-    """What the health is told of by the rest of a consumer."""
+    """Stands in for the parts of a consumer whose state its health asks for."""
 
     sessions: tuple[SessionStatus, ...] = ()
     halted = delayed = receiving = False
@@ -57,7 +59,8 @@ async def health(state: State) -> ConsumerVitals:
     return vitals(state, "orders/<invoicing>")
 
 
-async def test_a_source_that_may_be_a_topic_says_which_setting_is_missing(state):
+async def test_the_error_for_an_unreachable_source_suggests_the_missing_setting(state):
+    """A source without a subscription is taken for a queue, and may be a topic."""
     health = vitals(state, "orders")
     said = "The consumer has not reached orders yet. If it is a topic, set OUTBOX_SUBSCRIPTION."
     assert (said,) == health.snapshot().unready
@@ -85,13 +88,14 @@ def handling(seconds: float | None) -> SessionStatus:
     return SessionStatus(session="s-1", messages=2, handling_seconds=seconds)
 
 
-async def test_what_waits_of_a_key_is_named_with_the_reason(health):
+async def test_the_waiting_message_of_a_key_is_shown_with_its_reason(health):
     health(delayed("a"))
     health(delayed("b", error=TryLater("after the night")))
     assert ["Message 'm-b' waits for 0 s: TryLater: after the night"] == health.waits_of("b")
 
 
-async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_broker_said(health):
+async def test_a_consumer_is_not_ready_before_the_broker_has_answered(health):
+    """Until the broker accepts it, a consumer is unready and shows the broker's refusal."""
     assert Phase.STARTING is health.snapshot().phase
     assert "has not reached orders/<invoicing> yet." in health.snapshot().unready[0]
     health(refused())
@@ -100,7 +104,7 @@ async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_brok
     assert ((), Phase.RUNNING) == (health.snapshot().unready, health.snapshot().phase)
 
 
-async def test_an_answer_of_the_broker_is_an_answer_also_where_no_session_waits(health):
+async def test_a_consumer_is_ready_even_if_no_session_waits(health):
     telemetry = Telemetry(MeterProvider(shutdown_on_exit=False), consumer=True)
     measured = MeasuredSubscription(
         MemorySubscription(), telemetry, source="orders/a", host="", reached=health.note_reached
@@ -109,7 +113,7 @@ async def test_an_answer_of_the_broker_is_an_answer_also_where_no_session_waits(
     assert () == health.snapshot().unready
 
 
-async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_when_it_is_back(health, state):
+async def test_a_consumer_is_unready_after_a_long_outage_of_the_broker(health, state):
     health.note_reached()
     for attempt in range(1, 7):
         health(refused(attempt, lasting=(attempt - 1) * 10.1))
@@ -122,7 +126,7 @@ async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_w
     assert () == health.snapshot().unready
 
 
-async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health, state):
+async def test_a_consumer_is_unready_after_a_long_outage_of_cosmos_db(health, state):
     health.note_reached()
     state.delayed = True
     health(delayed())
@@ -135,11 +139,13 @@ async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health,
     assert () == health.snapshot().unready
     state.delayed = True
     health(delayed())
-    assert () == health.snapshot().unready  # it begins anew
+    assert () == health.snapshot().unready  # the time counts from the start again
 
 
 async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome: str = "outage") -> None:
-    """Have messages delivered again and again, for so long."""
+    """
+    Report for so many seconds that a message of each key was delivered, failed and is to be tried again.
+    """
     for _ in range(seconds):
         for key in keys:
             health(delayed(key, outcome))
@@ -147,7 +153,8 @@ async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome
         await asyncio.sleep(1)
 
 
-async def test_a_consumer_is_unready_once_a_key_waits_too_long_and_names_key_and_error(health):
+async def test_a_consumer_is_unready_once_a_key_waits_too_long(health):
+    """The reason for being unready names the key and the error."""
     health.note_reached()
     await waiting(health, "bad")
     (reason,) = health.snapshot().unready
@@ -156,10 +163,11 @@ async def test_a_consumer_is_unready_once_a_key_waits_too_long_and_names_key_and
     health(settled("bad", "complete"))
     assert ((), ()) == (health.snapshot().unready, health.snapshot().stalled)
     await waiting(health, "bad", seconds=59)
-    assert () == health.snapshot().unready  # it begins anew
+    assert () == health.snapshot().unready  # the time counts from the start again
 
 
-async def test_a_key_that_asks_for_a_later_time_is_shown_with_its_age_and_leaves_the_process_ready(health):
+async def test_a_key_whose_handler_asks_for_a_later_time_does_not_affect_readiness(health):
+    """The page shows such a key with the time for which it has waited, and the process stays ready."""
     health.note_reached()
     error = TryLater("the bank is closed")
     health(delayed("o1", "later", delay_seconds=3600.0, error=error))
@@ -175,7 +183,7 @@ async def test_a_key_that_asks_for_a_later_time_is_shown_with_its_age_and_leaves
     assert ((), 0) == (health.snapshot().causes(), health.snapshot().waiting_seconds)
 
 
-async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
+async def test_a_consumer_is_unready_once_a_circuit_has_been_open_for_long(health):
     health.note_reached()
     await waiting(health, "a", "b", outcome="circuit")
     (said,) = health.snapshot().unready
@@ -186,7 +194,7 @@ async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
     assert () == health.snapshot().unready, "another process has them now"
 
 
-async def test_a_stalled_key_is_reported_only_by_the_process_that_has_its_session(
+async def test_only_the_process_with_its_session_reports_a_stalled_key(
     health,
 ):
     health.note_reached()
@@ -201,7 +209,7 @@ async def test_a_stalled_key_is_reported_only_by_the_process_that_has_its_sessio
     assert () == health.snapshot().unready
 
 
-async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(health):
+async def test_of_very_many_stalled_keys_ten_are_named(health):
     health.note_reached()
     for _ in range(2):
         for number in range(1100):
@@ -212,7 +220,7 @@ async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(heal
     assert (1, True) == (len(seen.unready), "key '19' of invoicing; and 980 more." in seen.unready[0])
 
 
-async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, state):
+async def test_a_consumer_is_unready_while_its_handlers_fail_on_every_key(health, state):
     health.note_reached()
     state.halted = True
     health(ConsumerHalted(consumer="c", keys=5, error=ValueError("all wrong")))
@@ -221,7 +229,7 @@ async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, stat
     assert () == health.snapshot().unready
 
 
-async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(health, state):
+async def test_a_message_that_is_handled_for_too_long_is_reported_with_its_session(health, state):
     health.note_reached()
     state.sessions = (handling(59.0), handling(None))
     assert () == health.snapshot().unready
@@ -236,7 +244,7 @@ async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(h
     )
 
 
-async def test_one_that_drains_or_has_ended_is_not_ready(health):
+async def test_a_consumer_that_drains_or_has_ended_is_not_ready(health):
     health.note_reached()
     health.note_draining()
     assert (Phase.DRAINING, ("The consumer is draining.",)) == (
@@ -258,7 +266,7 @@ def parked(key: str, at: str) -> ParkedKey:
     )
 
 
-def test_the_oldest_key_is_found_whatever_the_others_say():
+def test_the_oldest_parked_key_is_found_despite_unreadable_times():
     keys = [
         parked("a", "2026-01-02T00:00:00+00:00"),
         parked("b", "yesterday"),
@@ -268,9 +276,8 @@ def test_the_oldest_key_is_found_whatever_the_others_say():
     assert None is summarize_parked([]).oldest_at
 
 
-async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what_comes_from_outside(
-    health, state
-):
+async def test_the_consumer_s_page_shows_sessions_and_parked_keys(health, state):
+    """The page of a consumer escapes all names and errors."""
     health.note_reached()
     state.sessions = (handling(12.0), SessionStatus(session="<s>", messages=0, handling_seconds=None))
     key = parked("<k>", "2026-01-01T00:00:00+00:00")
@@ -292,7 +299,7 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
     assert "None is held" in page_of(health.snapshot())
 
 
-async def test_where_the_sdk_took_over_is_shown_until_the_process_ends(health: ConsumerVitals):
+async def test_a_takeover_by_the_sdk_s_receiver_is_shown_until_the_process_ends(health: ConsumerVitals):
     health.note_reached()
     assert health.snapshot().readiness()["fallback"] is None
     health(SdkFallback(part="receiver", entity="t/s", reason="amqp:decode-error garbage"))

@@ -1,4 +1,7 @@
-"""What workers of one processor differ in, leases that live workers take from each other, and a second processor on the topic."""
+"""
+Tests of alarms about a fleet: workers with different settings, leases taken from live workers, and a second processor on
+the topic.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,13 @@ from tests.support.changefeed_world import World
 from tests.support.lease_statuses import owning
 from tests.support.worker_settings import worker_settings
 
-# What need not be the same: who a worker is, how it reaches services and is watched, how much it does at once
+# Settings that may differ between workers: who a worker is, how it reaches and shows services, and how much it does at once.
 OF_EACH_WORKER = {
     *("instance_name", "health_port", "log_level", "stalled_seconds", "grace_seconds", "lanes", "sdk_only"),
     *("servicebus_transport", "cosmos_connection_string", "cosmos_endpoint"),
     *("send_rate", "priority", "throughput_bucket", "recent_poll_seconds"),
 }
-# What a fleet is known by, or says in another way
+# Settings that identify the fleet, or that heartbeats express in another form.
 OF_A_FLEET = {
     *("processor_name", "cosmos_database", "cosmos_container", "lease_container"),
     *("servicebus_connection_string", "servicebus_namespace"),
@@ -53,18 +56,18 @@ def heartbeat(worker: str, **settings: Any) -> Heartbeat:
     return Heartbeat(worker=worker, every=timedelta(seconds=15), phase=Phase.RUNNING, **said)
 
 
-def test_of_each_setting_it_is_said_whether_workers_must_share_it():
+def test_each_setting_is_listed_as_shared_by_workers_or_not():
     assert set() == set(Settings.model_fields) - {*MUST_AGREE} - OF_EACH_WORKER - OF_A_FLEET
 
 
-def test_the_page_on_upgrades_names_each_setting_that_workers_must_share():
+def test_the_page_on_upgrades_lists_the_settings_that_workers_must_share():
     page = (Path(__file__).parents[2] / "docs/how-to/upgrade.md").read_text()
     part = page.partition("## Settings that all workers share")[2].partition("While a rollout")[0]
     told = heartbeat("w").settings
     assert {variable(name) for name in told} == {*re.findall("OUTBOX_[A-Z_]+", part)}
 
 
-def test_one_sentence_names_each_setting_in_which_workers_differ_with_values_and_workers():
+def test_one_sentence_names_all_differing_settings_with_values_and_workers():
     fleet = [heartbeat(f"a-{number}") for number in range(7)]
     other = heartbeat("b", lease_expiration_seconds=5, routes="action:Paid=paid")
     assert [
@@ -90,11 +93,11 @@ def test_one_sentence_names_each_setting_in_which_workers_differ_with_values_and
     ],
     ids=["what each may choose", "a setting of a newer version", "an older version", "a worker that is gone"],
 )
-def test_what_no_two_workers_must_share_is_no_difference(other: Heartbeat):
+def test_settings_that_may_differ_are_not_reported(other: Heartbeat):
     assert [] == [*differences([heartbeat("a"), other])]
 
 
-def test_no_secret_is_in_a_heartbeat():
+def test_a_heartbeat_contains_no_secret():
     told = json.dumps(
         {name: str(value) for name, value in FleetWatch(worker_settings()).heartbeat_fields().items()}
     )
@@ -102,7 +105,7 @@ def test_no_secret_is_in_a_heartbeat():
 
 
 class Watched:
-    """Workers of which each hears the moves of its own leases, under virtual time."""
+    """Simulated workers in virtual time, each of which watches the moves of its own leases."""
 
     def __init__(self) -> None:
         self.world = World(ranges=4)
@@ -119,7 +122,7 @@ class Watched:
         self.world.start(name, hooks=[heard], **options)
 
 
-async def test_a_rolling_upgrade_a_crash_and_a_scale_up_are_no_contest_of_leases():
+async def test_upgrades_crashes_and_scaling_up_raise_no_alarm_about_contested_leases():
     fleet = Watched()
     for number in range(3):
         fleet.start(f"old-{number}")
@@ -139,7 +142,8 @@ async def test_a_rolling_upgrade_a_crash_and_a_scale_up_are_no_contest_of_leases
     await fleet.world.stop_all()
 
 
-async def test_half_of_a_rollout_of_other_lease_times_is_a_contest_that_both_halves_see():
+async def test_workers_with_different_lease_times_raise_an_alarm():
+    """In the middle of a rollout of other lease times, the old and the new workers raise the alarm."""
     fleet = Watched()
     fleet.start("slow")
     await asyncio.sleep(30)
@@ -161,7 +165,7 @@ async def test_half_of_a_rollout_of_other_lease_times_is_a_contest_that_both_hal
         (CloseReason.LOST, "w", 60, False),  # cut off from Cosmos DB, and no other worker took it
     ],
 )
-def test_a_lease_is_contested_when_a_live_worker_lost_and_regained_it_three_times_in_ten_minutes(
+def test_losing_and_regaining_a_lease_three_times_in_ten_minutes_is_a_contest(
     gone: str, previous_owner: str | None, every: float, rings: bool
 ):
     watch = FleetWatch(worker_settings())
@@ -178,7 +182,9 @@ def test_a_lease_is_contested_when_a_live_worker_lost_and_regained_it_three_time
 
 
 class Place:
-    """Workers of several processors that share a lease container, and meet when a test says so."""
+    """
+    Workers of several processors that share a lease container, and exchange heartbeats when a test says so.
+    """
 
     def __init__(self) -> None:
         self.leases = MemoryLeases(now=asyncio.get_running_loop().time)
@@ -199,7 +205,7 @@ def worker(name: str, **settings: Any) -> WorkerVitals:
     return vitals
 
 
-async def test_two_processors_on_one_topic_raise_an_alarm_of_one_worker_each():
+async def test_one_worker_of_each_of_two_processors_on_one_topic_raises_an_alarm():
     place = Place()
     ours = [worker("a-1"), worker("a-2")]
     theirs = worker("b-1", processor_name="typo", routes="action:Paid=paid")
@@ -227,7 +233,7 @@ async def test_two_processors_on_one_topic_raise_an_alarm_of_one_worker_each():
     ],
     ids=["another topic", "another container", "another namespace", "the same processor"],
 )  # fmt: skip
-async def test_what_does_not_send_the_same_twice_is_no_alarm(other: dict[str, Any]):
+async def test_processors_that_do_not_send_the_same_events_raise_no_alarm(other: dict[str, Any]):
     place = Place()
     both = worker("a"), worker("b", **other)
     await place.beat(*both, *both)
@@ -235,7 +241,8 @@ async def test_what_does_not_send_the_same_twice_is_no_alarm(other: dict[str, An
     assert () == tuple(map(str, both[0].snapshot().causes()))
 
 
-async def test_a_processor_whose_workers_are_gone_or_older_than_this_check_is_no_alarm():
+async def test_a_processor_whose_workers_are_gone_raises_no_alarm():
+    """A processor whose workers are gone, or older than this check, raises no alarm."""
     place = Place()
     ours = worker("a")
     for name, change in (("gone", {}), ("older", {"container": "", "topics": ()})):
@@ -246,7 +253,8 @@ async def test_a_processor_whose_workers_are_gone_or_older_than_this_check_is_no
     assert [] == place.rung
 
 
-async def test_what_waits_for_a_processor_without_a_worker_is_an_alarm_for_as_long_as_it_waits():
+async def test_events_that_wait_for_a_processor_without_workers_raise_an_alarm():
+    """The alarm lasts as long as events wait for a processor that has no workers."""
     place, ours = Place(), worker("a", start="now")
     ours.fleet.left = {"old": 1_200}
     await place.beat(ours)
@@ -259,7 +267,7 @@ async def test_what_waits_for_a_processor_without_a_worker_is_an_alarm_for_as_lo
     assert [LeftUnsent] == [type(one) for _, one in place.rung]
 
 
-async def test_lost_leases_show_at_once_on_the_page_and_for_ten_minutes_on_the_pages_of_others():
+async def test_the_loss_of_all_leases_is_shown_by_every_worker_for_ten_minutes():
     place, ours, other = Place(), worker("a"), worker("b")
     await place.beat(ours, other)
     ours(LeasesLost(owner="a", start="beginning", reason="this worker has seen them"))
@@ -274,7 +282,8 @@ async def test_lost_leases_show_at_once_on_the_page_and_for_ten_minutes_on_the_p
     assert () == ours.snapshot().of_fleet == other.snapshot().of_fleet
 
 
-def test_a_contest_is_reported_once_or_with_the_setting_that_causes_it():
+def test_a_contest_that_two_workers_report_is_one_cause():
+    """If the settings of two contesting workers differ, the difference is reported instead."""
     contest = "Live workers take leases from each other: 1 came back to"
     both = [replace(heartbeat(name), alarms=(f"{contest} {name}.",)) for name in "ab"]
     assert 1 == len(merge_causes(of_fleet(sentences(both))))
@@ -282,13 +291,13 @@ def test_a_contest_is_reported_once_or_with_the_setting_that_causes_it():
     assert said.startswith("The workers differ in OUTBOX_LEASE_EXPIRATION_SECONDS")
 
 
-def test_the_alarms_are_alarms():
+def test_records_about_a_fleet_have_the_level_of_alarms():
     names = {"processor": "p", "other": "q", "reason": ""}
     for one in (LeasesContested(owner="w", reason=""), SentTwice(**names), LeftUnsent(**names)):
         assert 40 == level_of(one)
 
 
-async def test_the_page_names_what_differs():
+async def test_the_status_page_names_the_setting_in_which_workers_differ():
     place = Place()
     both = [worker("a"), worker("b")]
     await place.beat(*both, *both)

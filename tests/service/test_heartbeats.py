@@ -1,4 +1,4 @@
-"""Heartbeats: what workers say of themselves, where no listing of leases finds it."""
+"""Tests of heartbeats: documents in which workers say how they are, and which no listing of leases finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 class WithoutTtl(MemoryLeases):
-    """A container whose default time to live is off: it keeps what should have gone."""
+    """A lease container without a default time to live, which keeps documents that should have expired."""
 
     def _put(self, document: Document) -> Document:  # type: ignore[override] # wider than a Mapping is not needed
         return super()._put({name: value for name, value in document.items() if name != "ttl"})
@@ -54,7 +54,7 @@ async def test_a_heartbeat_is_one_document_that_no_listing_of_leases_finds(by_id
     assert not set("/\\?#") & set(stored["id"])
 
 
-async def test_each_processor_and_each_container_has_a_fleet_of_its_own():
+async def test_each_processor_and_container_has_a_fleet_of_its_own():
     leases = MemoryLeases()
     await fleet_in(leases).beat(OWN)
     assert () == await fleet_in(leases, processor="audit").heartbeats()
@@ -62,7 +62,7 @@ async def test_each_processor_and_each_container_has_a_fleet_of_its_own():
     assert ["w/1?"] == [one.worker for one in await fleet_in(leases).heartbeats()]
 
 
-async def test_what_it_says_is_kept_and_cut_to_a_size():
+async def test_long_texts_and_lists_in_a_heartbeat_are_cut():
     leases = MemoryLeases()
     own = replace(OWN, unready=("No.",), errors=("x" * 5000,) * 50)
     await fleet_in(leases).beat(own)
@@ -71,7 +71,7 @@ async def test_what_it_says_is_kept_and_cut_to_a_size():
     assert "not ready" == seen.state(owns=False)
 
 
-async def test_a_worker_that_falls_silent_is_said_to_be_and_forgotten_after_some_minutes():
+async def test_a_worker_without_heartbeats_is_silent_and_later_forgotten():
     clock = Clock()
     leases = MemoryLeases(now=clock)
     await fleet_in(leases).beat(OWN)
@@ -82,7 +82,7 @@ async def test_a_worker_that_falls_silent_is_said_to_be_and_forgotten_after_some
     assert [["stand-by"], ["stand-by"], ["silent"], ["silent"], []] == states
 
 
-async def test_the_owner_of_a_lease_that_is_not_seen_is_running_until_it_is_silent():
+async def test_the_owner_of_a_lease_counts_as_running_until_it_is_silent():
     clock = Clock()
     leases = MemoryLeases(now=clock)
     await fleet_in(leases).beat(OWN)
@@ -93,7 +93,7 @@ async def test_the_owner_of_a_lease_that_is_not_seen_is_running_until_it_is_sile
     assert [["running"], ["silent"]] == states
 
 
-async def test_where_the_container_has_no_ttl_another_worker_removes_what_is_forgotten():
+async def test_without_a_ttl_other_workers_delete_old_heartbeats():
     clock = Clock()
     leases = WithoutTtl(now=clock)
     await fleet_in(leases).beat(OWN)
@@ -102,7 +102,7 @@ async def test_where_the_container_has_no_ttl_another_worker_removes_what_is_for
     assert ["other"] == [stored["worker"] for stored in (await leases.list("")).documents]
 
 
-async def test_a_worker_that_ends_well_leaves_nothing_and_one_that_fails_leaves_its_last_sign():
+async def test_only_a_worker_that_fails_leaves_its_last_heartbeat():
     leases = MemoryLeases()
     fleet = fleet_in(leases)
     async with fleet.membership(OWN.worker):
@@ -125,7 +125,7 @@ async def test_a_worker_that_ends_well_leaves_nothing_and_one_that_fails_leaves_
     ],
     ids=["no time", "too long a time", "no name", "no list"],
 )
-async def test_what_another_program_wrote_there_is_left_out(change: Callable[[Document], object]):
+async def test_a_malformed_heartbeat_is_left_out(change: Callable[[Document], object]):
     leases = MemoryLeases()
     await fleet_in(leases).beat(OWN)
     (stored,) = (await leases.list("")).documents

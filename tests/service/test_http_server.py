@@ -1,4 +1,4 @@
-"""The health port under strangers, who must not take what the relay needs."""
+"""Tests of the health port against hostile clients, which must not slow down the relay or read its keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def served(snapshot: Snapshot = HEALTHY) -> AsyncIterator[str]:
         yield url
 
 
-async def test_a_probe_reads_whether_the_worker_is_ready_and_that_it_lives():
+async def test_probes_read_readiness_and_liveness_of_a_worker():
     for snapshot, status in ((HEALTHY, 200), (TROUBLED, 503)):
         async with (
             served(snapshot) as url,
@@ -38,13 +38,13 @@ async def test_a_probe_reads_whether_the_worker_is_ready_and_that_it_lives():
 
 
 async def half_open(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection and send half a request."""
+    """Open a connection and send only half of a request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
     return reader, writer
 
 
-async def test_a_connection_that_sends_half_a_request_is_closed(monkeypatch: pytest.MonkeyPatch):
+async def test_a_connection_that_sends_only_half_a_request_is_closed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http_server, "_CONNECTION_SECONDS", 0.1)
     async with served() as url:
         reader, writer = await half_open(url)
@@ -53,7 +53,8 @@ async def test_a_connection_that_sends_half_a_request_is_closed(monkeypatch: pyt
         writer.close()
 
 
-async def test_more_connections_than_the_port_takes_end_the_oldest_and_a_probe_is_answered():
+async def test_too_many_connections_close_the_oldest_of_them():
+    """The health port closes the oldest of too many connections, so that a probe is still answered."""
     async with served() as url, AsyncExitStack() as stack:
         opened = [await half_open(url) for _ in range(3 * http_server._MOST_CONNECTIONS)]
         for _, writer in opened:
@@ -84,7 +85,10 @@ async def test_more_connections_than_the_port_takes_end_the_oldest_and_a_probe_i
         ("www.mycluster.local", False),
     ],
 )
-async def test_a_name_that_a_site_of_the_web_could_have_reads_no_key(host: str, shown: bool):
+async def test_a_request_under_a_public_host_name_is_refused(host: str, shown: bool):
+    """
+    A web site could otherwise point its own name at the worker and read keys through a visitor's browser.
+    """
     async with served() as url, aiohttp.ClientSession(url, headers={"Host": host}) as client:
         async with client.get("/") as page, client.get("/readyz") as ready:
             assert (200 if shown else 421, 200) == (page.status, ready.status)
@@ -95,10 +99,14 @@ async def test_a_name_that_a_site_of_the_web_could_have_reads_no_key(host: str, 
                 assert 200 == answer.status
 
 
-async def test_a_request_that_names_no_host_is_answered_and_no_name_of_this_machine_is_asked_for(
+async def test_a_request_without_a_host_header_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """No browser sends one. What aiohttp takes for the host then depends on its version, and may be looked up."""
+    """
+    No browser sends a request without a Host header.
+
+    aiohttp's idea of the host then depends on its version and may need a look-up of names, so it is not used.
+    """
     monkeypatch.setattr(web.Request, "host", "worker.evil.example")
     async with served() as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))

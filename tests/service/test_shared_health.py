@@ -1,4 +1,4 @@
-"""When a worker counts as ready, and what it remembers of what hooks told it."""
+"""Tests of the health of a worker: when it counts as ready, and what it remembers of records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ STALLED = status("7", stalled=True, error="TopicUnavailable: no", idle_seconds=9
         ),
     ],
 )
-async def test_what_keeps_a_worker_from_being_ready_is_said(leases, listed: bool, drained: bool, said):
+async def test_an_unready_worker_names_the_reason(leases, listed: bool, drained: bool, said):
     watched = vitals(*leases, utcnow=lambda: NOW)
     if listed:
         watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -78,7 +78,7 @@ def unready_for(watched: WorkerVitals) -> list[str]:
     return [one.kind for one in watched.snapshot().causes() if one.unready]
 
 
-async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
+async def test_a_worker_that_can_no_longer_list_the_leases_becomes_unready():
     watched = vitals(status())
     assert Phase.STARTING is watched.snapshot().phase
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -90,7 +90,7 @@ async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
     assert () == watched.snapshot().unready
 
 
-async def test_a_worker_that_is_refused_the_leases_says_why_until_it_sees_them():
+async def test_a_refused_listing_of_leases_is_the_reason_until_one_succeeds():
     watched = vitals(status())
     refused = LeasesBalanced(owner="w", outcome="failed", error=AccessDenied("Grant the role."))
     watched(refused)
@@ -103,7 +103,7 @@ async def test_a_worker_that_is_refused_the_leases_says_why_until_it_sees_them()
     assert ["store-refuses"] == unready_for(watched)
 
 
-async def test_a_worker_that_sees_leases_but_cannot_give_every_range_one_is_not_ready():
+async def test_a_worker_is_not_ready_before_every_range_has_a_lease():
     class OneLease(MemoryLeases):
         full = True
 
@@ -125,7 +125,7 @@ async def test_a_worker_that_sees_leases_but_cannot_give_every_range_one_is_not_
     await world.stop_all()
 
 
-async def test_throughput_is_that_of_the_last_minute():
+async def test_the_reported_throughput_is_that_of_the_last_minute():
     watched = vitals()
     watched(MessagesPublished(lane=0, messages=600, seconds=0.1))
     await asyncio.sleep(59)
@@ -135,7 +135,7 @@ async def test_throughput_is_that_of_the_last_minute():
     assert (660, 1.0) == (seen.sent, seen.sent_per_second)
 
 
-async def test_what_is_told_again_and_again_pushes_nothing_out():
+async def test_repeated_errors_do_not_push_other_errors_out_of_the_list():
     watched = vitals()
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
     for attempt in range(1, 101):
@@ -153,7 +153,7 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
 
 
 @pytest.mark.parametrize("seconds", [0, 29, 90])
-async def test_a_stalled_lease_names_the_failure_of_a_lane_while_the_lane_sleeps(
+async def test_a_stalled_lease_names_its_lane_s_error_while_the_lane_waits(
     seconds: int,
 ):
     watched = vitals(status("7", stalled=True, idle_seconds=90.0), utcnow=lambda: NOW)
@@ -172,7 +172,7 @@ async def test_a_stalled_lease_names_the_failure_of_a_lane_while_the_lane_sleeps
     assert ["standstill"] == unready_for(watched)
 
 
-async def test_what_fails_is_named_within_seconds_and_until_it_works():
+async def test_a_failure_is_a_cause_after_five_seconds_and_until_it_ends():
     now = NOW
     watched = vitals(status("0", idle_seconds=5.0), status("1"), utcnow=lambda: now)
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -192,7 +192,7 @@ async def test_what_fails_is_named_within_seconds_and_until_it_works():
     assert () == watched.snapshot().causes()
 
 
-async def test_a_measured_backlog_counts_as_unseen_a_while_after_the_last_poll():
+async def test_a_backlog_counts_as_unseen_76_seconds_after_its_measurement():
     watched = vitals()
     assert timedelta(0) == watched.snapshot().unseen
     watched.note_lag(Lag(leases=()))
@@ -204,7 +204,7 @@ async def test_a_measured_backlog_counts_as_unseen_a_while_after_the_last_poll()
     assert timedelta(0) == watched.snapshot().unseen
 
 
-async def test_what_waits_is_unknown_from_the_poll_that_fails_to_the_next_that_does_not():
+async def test_the_backlog_is_unknown_from_a_failed_poll_to_the_next_success():
     watched = vitals(status("0"))
     watched(LeasesBalanced(owner="w", outcome="listed"))
     watched.note_lag(
@@ -222,7 +222,7 @@ async def test_what_waits_is_unknown_from_the_poll_that_fails_to_the_next_that_d
     assert ((), [False]) == (seen.causes(), [one.trouble for one in seen.leases()])
 
 
-async def test_a_silent_lease_container_makes_what_waits_unknown_within_two_polls():
+async def test_a_silent_lease_container_makes_the_backlog_unknown_in_two_polls():
     watched = vitals()
     watched.note_lag(Lag(leases=()))
     watched.fails("heartbeats", cause_of("StoreUnavailable: No answer."))
@@ -230,7 +230,7 @@ async def test_a_silent_lease_container_makes_what_waits_unknown_within_two_poll
     assert timedelta(seconds=31) == watched.snapshot().unseen
 
 
-async def test_a_lane_that_failed_last_is_no_cause_once_all_leases_move():
+async def test_a_failed_lane_is_no_cause_once_all_leases_progress():
     now, failed = NOW, PublishFailed(outcome="retried", lane=2, error=BrokerUnavailable("full"))
     watched = vitals(status("0", idle_seconds=6.0), utcnow=lambda: now)
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -242,7 +242,7 @@ async def test_a_lane_that_failed_last_is_no_cause_once_all_leases_move():
     assert () == watched.snapshot().causes()
 
 
-async def test_the_ceiling_is_a_cause_once_it_has_held_sends_back_for_a_minute():
+async def test_the_send_rate_is_a_cause_once_it_has_delayed_sends_for_a_minute():
     loop = asyncio.get_running_loop()
     watched = vitals(status("0"), utcnow=lambda: NOW + timedelta(seconds=loop.time()))
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -260,7 +260,8 @@ async def test_the_ceiling_is_a_cause_once_it_has_held_sends_back_for_a_minute()
     assert (59, 79, 0) == (waits[59], waits[79], waits[-1])
 
 
-async def test_lost_leases_are_a_standstill_and_leases_that_never_existed_are_not():
+async def test_lost_leases_are_a_standstill():
+    """A container whose leases were lost stands still, but one that has never had leases does not."""
     loop = asyncio.get_running_loop()
     watched, told = vitals(utcnow=lambda: NOW + timedelta(seconds=loop.time())), list[list[bool]]()
     one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)  # noqa: S106
@@ -271,7 +272,7 @@ async def test_lost_leases_are_a_standstill_and_leases_that_never_existed_are_no
     assert [[], [], [True], [True], []] == told
 
 
-async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
+async def test_parked_keys_are_unknown_76_seconds_after_they_were_last_read():
     watched = vitals()
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
     seen = ParkedSummary(count=1, events=2)
@@ -285,7 +286,7 @@ async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_fo
     assert seen == watched.snapshot().parked
 
 
-async def test_what_another_thread_tells_is_noted_on_the_loop():
+async def test_a_record_from_another_thread_is_noted_on_the_event_loop():
     watched = vitals()
     blocked = LoopBlocked(task="lease 0", where="handler.py:7", seconds=3.0)
     await asyncio.to_thread(watched, blocked)
@@ -294,14 +295,17 @@ async def test_what_another_thread_tells_is_noted_on_the_loop():
     assert ("LoopBlocked", "handler.py:7" in trouble.text) == (trouble.event, True)
 
 
-async def test_what_is_no_trouble_is_not_shown():
+async def test_records_that_report_no_trouble_are_not_shown():
     watched = vitals()
     watched(LeaseMoved(lease="p..0", owner="w", outcome="acquired"))
     watched(LeaseMoved(lease="p..0", owner="w", outcome="stopped"))
     assert () == watched.snapshot().errors
 
 
-async def test_what_could_not_be_seen_of_one_lease_gets_older_while_the_others_are_seen():
+async def test_the_age_of_a_lease_that_cannot_be_measured_goes_on_growing():
+    """
+    If the lag of one lease cannot be read, its last known age grows, while the other leases are measured.
+    """
     listening = vitals()
 
     def seen(**unseen: str) -> Lag:

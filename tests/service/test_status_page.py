@@ -1,4 +1,8 @@
-"""The status page: complete, escaped and accessible; `test_status_page_in_a_browser` looks at it."""
+"""
+Tests of the HTML of the status page: it is complete, escaped and accessible.
+
+`test_status_page_in_a_browser` shows it in a browser.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ FULL = "No progress for 60 s, 2 attempts failed: ParkingFull: The store is full.
 
 
 class Page(HTMLParser):
-    """The text, the tags, and whether every tag is closed in order."""
+    """The tags and the texts of a page. It asserts that every tag is closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -111,12 +115,13 @@ TOO_LARGE = keys_by_cause.Cause(error="MessageRejected: Large", keys=2, held=9, 
         (replace(EMPTY, lag=None, lag_at=None), ["unknown", "No lease is known yet."]),
     ],
 )
-def test_it_shows_what_the_worker_knows(snapshot: Snapshot, texts: list[str]):
+def test_the_status_page_shows_everything_that_the_worker_knows(snapshot: Snapshot, texts: list[str]):
     shown = " ".join(texts_of(snapshot))
     assert [] == [text for text in texts if text not in shown]
 
 
-def test_a_damaged_lease_is_named_with_its_mistake_and_no_worker_counts_as_its_owner():
+def test_the_status_page_names_a_damaged_lease_with_its_mistake():
+    """No worker counts as the owner of a damaged lease."""
     damaged = {"p..7": "Lease 'p..7' is damaged: so."}
     leases = (lag("0", PODS[0], 3, 4), lag("2", None, 70, 540))
     failing = status("7", stalled=True, error="ConfigurationError: Lease 'p..7' is damaged: so.")
@@ -132,7 +137,7 @@ def test_a_damaged_lease_is_named_with_its_mistake_and_no_worker_counts_as_its_o
     ]
 
 
-def test_what_the_worker_cannot_see_is_unknown_and_neither_none_nor_elsewhere():
+def test_the_status_page_shows_what_the_worker_cannot_see_as_unknown():
     texts = texts_of(with_leases(lag("0", PODS[0], 1)))
     assert 3 == texts.count("unknown"), (
         "the age of what lies too far away: of the fleet, the lease, its worker"
@@ -146,7 +151,8 @@ def test_what_the_worker_cannot_see_is_unknown_and_neither_none_nor_elsewhere():
     assert not {"73", "70", "3", "nothing waits", "elsewhere"} & set(texts)
 
 
-def test_names_and_errors_are_escaped_and_nothing_is_loaded_from_anywhere():
+def test_the_status_page_escapes_all_names_and_errors():
+    """The status page escapes names and errors, and loads nothing from other servers."""
     for snapshot in (HEALTHY, HOSTILE):
         text = page_of(snapshot)
         page = Page(text)
@@ -157,7 +163,8 @@ def test_names_and_errors_are_escaped_and_nothing_is_loaded_from_anywhere():
     assert HOSTILE.failing[0].said in page.texts
 
 
-def test_a_name_turns_no_text_around_it_and_steers_no_terminal():
+def test_control_characters_in_names_are_removed_from_the_status_page():
+    """Control characters in a name could reverse the direction of text, or control a terminal."""
     turned = "\u202eabc\u2066\x1b[2J\x9b"
     page = page_of(
         replace(
@@ -171,7 +178,7 @@ def test_a_name_turns_no_text_around_it_and_steers_no_terminal():
     assert "\u05d0" in page_of(replace(HEALTHY, topic="\u05d0")), "a script that runs to the left is no trick"
 
 
-def test_it_is_accessible_and_neither_moves_nor_is_loaded_anew_under_its_reader():
+def test_the_status_page_is_accessible_and_never_reloads_by_itself():
     text = page_of(TROUBLED)
     page = Page(text)
     assert [{"lang": "en"}] == page.all("html")
@@ -213,9 +220,8 @@ NO = Cause(kind="starting", said="No.", unready=True)
         (TROUBLED, "bad", ["topic-refuses", "store-throttles", "store-refuses", "no-owner", "keys-parked"]),
     ],
 )  # fmt: skip
-def test_the_banner_names_each_cause_once_and_is_green_only_when_nothing_waits_for_a_person(
-    snapshot: Snapshot, mood: str, kinds: list[str]
-):
+def test_the_banner_names_each_cause_once(snapshot: Snapshot, mood: str, kinds: list[str]):
+    """The banner of the status page is green only when nothing waits for an operator."""
     page, causes = banner_of(snapshot), snapshot.causes()
     assert [f"state {mood}"] == [tag["class"] for tag in page.all("div") if tag.get("id") == "state"]
     assert kinds == [one.kind for one in causes]
@@ -228,16 +234,16 @@ def test_the_banner_names_each_cause_once_and_is_green_only_when_nothing_waits_f
 
 
 @pytest.mark.parametrize(("ranges", "told"), [("0", NO_TOPIC), ("012", "The topic may not be sent to")])
-def test_a_cause_that_stops_several_leases_is_whole_in_the_banner_and_short_in_each_line(
-    ranges: str, told: str
-):
+def test_the_whole_text_of_a_cause_of_several_leases_is_only_in_the_banner(ranges: str, told: str):
+    """The banner has the whole text of a cause, and the line of each lease a short form."""
     still = tuple(replace(STALLED, lease=f"p..{token}", token=token, error=NO_TOPIC) for token in ranges)
     stands = replace(HEALTHY, mine=still, lag=None)
     assert NO_TOPIC in banner_of(stands).texts
     assert [told] * len(ranges) == [view.error for view in stands.leases()]
 
 
-def test_the_remedy_comes_before_the_raw_error_and_commands_stand_out_from_their_sentence():
+def test_the_remedy_of_a_cause_comes_before_the_raw_error():
+    """The banner shows the remedy first, and commands in it are marked as code."""
     failing = (cause_of(BUSY, since=AT - timedelta(minutes=1)),)
     texts = Page(page_of(replace(ALONE, failing=failing), key="k", found=KeyReport({}, ["Do `it`."]))).texts
     said = [*map(texts.index, (failing[0].words["remedy"], failing[0].words["page"], BUSY))]
@@ -245,7 +251,8 @@ def test_the_remedy_comes_before_the_raw_error_and_commands_stand_out_from_their
     assert ["Do", "it", "."] == texts[texts.index("Do") :][:3]
 
 
-def test_trouble_comes_first_and_ranges_are_sorted_as_numbers():
+def test_leases_with_trouble_come_first_on_the_status_page():
+    """The other leases are sorted by the names of their ranges as numbers."""
     leases = [lag(str(number), PODS[0]) for number in range(30)]
     leases[17] = lag("17", None, 5)
     text = page_of(with_leases(*leases, mine=()))
@@ -254,7 +261,7 @@ def test_trouble_comes_first_and_ranges_are_sorted_as_numbers():
     assert "29 leases without trouble" in (strip["aria-label"] or "")
 
 
-def test_all_workers_are_shown_with_what_they_own_and_what_is_wrong_with_them():
+def test_the_status_page_lists_all_workers_with_leases_and_trouble():
     leases = (lag("0", PODS[0], 2, 4), lag("1", "w-2", 5), lag("2", "w-2"))
     draining = replace(beat("w-6", unready="The worker is draining."), phase=Phase.DRAINING)
     upgraded = replace(beat("w-3", ago=8), version="0.2.0")
@@ -275,7 +282,7 @@ def test_all_workers_are_shown_with_what_they_own_and_what_is_wrong_with_them():
     ] == rows
 
 
-def test_parked_keys_are_grouped_by_cause_with_the_command_to_copy():
+def test_parked_keys_are_grouped_by_cause_with_a_command_for_each():
     keys = [parked(f"it's {number}", "300000 bytes are too much") for number in range(60)]
     texts = texts_of(replace(HEALTHY, parked=seen(*keys)))
     assert """cosmos-outbox parked show 'it'"'"'s 0'""" in texts
@@ -296,7 +303,7 @@ HALTED = tuple(replace(lag(str(number), PODS[1], 3), standstill=FULL) for number
         (replace(HEALTHY, errors=(RecentError(at=AT, event="E", text="x" * 10_000, times=1200),)), "1,200"),
     ],
 )
-def test_very_much_is_a_small_page_too(snapshot: Snapshot, more: str):
+def test_the_status_page_stays_small_with_very_much_to_show(snapshot: Snapshot, more: str):
     page = page_of(snapshot)
     assert len(page) < 200_000
     assert more in " ".join(Page(page).texts)

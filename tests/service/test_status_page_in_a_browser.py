@@ -1,5 +1,5 @@
 """
-The status page as a browser shows it: accessible by axe-core's rules, within its window, and renewed while it is read.
+Tests of the status page in a browser: it is accessible by axe-core's rules, fits its window, and renews itself.
 
 `UPDATE_STATUS_PAGE=1` writes the pictures of the documentation.
 """
@@ -35,7 +35,7 @@ SHOTS = {
 
 
 class Site:
-    """A status page whose worker is what the test says."""
+    """A status page of a worker whose state the test sets."""
 
     def __init__(self) -> None:
         self.snapshot = HEALTHY
@@ -84,7 +84,7 @@ async def site() -> AsyncIterator[Site]:
     await served.stop()
 
 
-async def test_axe_core_finds_nothing_to_mend_in_any_state_size_or_color(browser: Browser, site: Site):
+async def test_axe_core_finds_no_violation_in_any_state_size_or_colour(browser: Browser, site: Site):
     axe, found = axe_core(), {}
     few = (
         replace(LARGE, lag=Lag(leases=LARGE.lag.leases[:60])) if LARGE.lag else LARGE
@@ -100,7 +100,8 @@ async def test_axe_core_finds_nothing_to_mend_in_any_state_size_or_color(browser
     assert {} == {where: faults for where, faults in found.items() if faults}
 
 
-async def test_every_state_fits_its_window_and_text_from_outside_stays_text(browser: Browser, site: Site):
+async def test_the_status_page_fits_its_window_in_every_state(browser: Browser, site: Site):
+    """The page has no horizontal scroll bar. Names and errors that look like HTML stay text."""
     for name, site.snapshot in ALL.items():
         for width in (WIDE, TABLET, PHONE, 320):
             await browser.show_as(width)
@@ -116,7 +117,7 @@ async def test_every_state_fits_its_window_and_text_from_outside_stays_text(brow
     assert "cosmos-outbox" in await browser.run("return document.title")
 
 
-async def test_the_keyboard_reaches_all_parts_and_shows_where_it_is(browser: Browser, site: Site):
+async def test_the_keyboard_reaches_all_parts_of_the_page_with_a_visible_focus(browser: Browser, site: Site):
     site.snapshot = TROUBLED
     await browser.open(site.url)
     reached = []
@@ -130,9 +131,7 @@ async def test_the_keyboard_reaches_all_parts_and_shows_where_it_is(browser: Bro
     assert [*["DIV"] * 7, *["A"] * 3, "BODY"] == reached
 
 
-async def test_it_renews_itself_where_it_is_read_and_finds_a_worker_that_came_back(
-    browser: Browser, site: Site
-):
+async def test_the_page_renews_itself_and_finds_a_restarted_worker(browser: Browser, site: Site):
     await browser.open(site.url)
     await browser.run("window.kept = document.querySelector('h1')")
 
@@ -168,7 +167,7 @@ async def live(browser: Browser) -> str:
     return found
 
 
-async def test_what_its_reader_opened_and_scrolled_stays_so(browser: Browser, site: Site):
+async def test_a_renewal_keeps_what_the_reader_has_opened_and_scrolled(browser: Browser, site: Site):
     site.snapshot = ALL["large"]
     await browser.open(site.url)
     await browser.run("document.querySelector('details').open = true")
@@ -185,7 +184,8 @@ async def test_what_its_reader_opened_and_scrolled_stays_so(browser: Browser, si
     assert 60 == await browser.run("return document.querySelector('#parked .scroll').scrollLeft")
 
 
-async def test_one_request_is_under_way_at_a_time_and_is_given_up_at_last(browser: Browser, site: Site):
+async def test_the_page_sends_its_next_request_only_after_the_last_has_ended(browser: Browser, site: Site):
+    """Each request by which the status page renews itself has a time limit."""
     await browser.open(site.url)
     signal, before, after = await browser.run("""
         const timers = [], signals = [];
@@ -201,7 +201,7 @@ async def test_one_request_is_under_way_at_a_time_and_is_given_up_at_last(browse
     assert (True, 0, [5000]) == (signal, before, after)
 
 
-async def test_pictures_show_it_in_three_sizes_and_two_colors(browser: Browser, site: Site):
+async def test_pictures_show_the_page_in_three_sizes_and_two_colour_schemes(browser: Browser, site: Site):
     for name, (site.snapshot, width, height, scheme) in SHOTS.items():
         await browser.show_as(width, height, scheme=scheme)
         await browser.open(site.url)
