@@ -1,4 +1,4 @@
-"""What a program sets up for its whole process, and a test that runs it in its own has to undo."""
+"""Fixtures that undo what a program sets up for its whole process, when a test runs it in its own process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 def no_log_handler_is_left() -> Iterator[None]:
     before = logging.getLogger().handlers[:]
     yield
-    # Its stream is that of the test, closed by then: each later record would be a "Logging error" on standard error.
+    # A handler that stays would write to the closed stream of its test. Each later log record would then print a logging
+    # error.
     assert before == logging.getLogger().handlers
 
 
 @pytest.fixture
 def logging_of_a_program() -> Iterator[None]:
-    """Undo at the end of a test what `logs.configure` sets."""
+    """Restore at the end of a test the logging that `logs.configure` has set up."""
     sender = "azure.servicebus.aio._base_handler_async"
     names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", sender, "uamqp")
     before = {name: logging.getLogger(name).level for name in names}

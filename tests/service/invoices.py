@@ -1,4 +1,4 @@
-"""A consumer as an application writes it, for processes that tests start by its name."""
+"""A consumer such as an application writes, which tests start as a process by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An OTLP/HTTP receiver: keeps what exporters send, decoded from protobuf."""
+"""An OTLP/HTTP endpoint for tests, which keeps the decoded spans and metrics that exporters send to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class Receiver:
-    """What arrived: spans, the names of metrics with their points, and the resources that sent them."""
+    """The spans, metrics and resources that have arrived."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -63,7 +63,7 @@ class Receiver:
 
 
 def values(attributes: Any) -> dict[str, Any]:
-    """Return attributes as plain values."""
+    """Convert OTLP attributes to a dictionary of plain values."""
     return {
         attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
         for attribute in attributes

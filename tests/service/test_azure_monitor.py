@@ -1,4 +1,6 @@
-"""Spans and metrics of a worker process, asserted at an ingestion endpoint of Application Insights."""
+"""
+Tests that spans and metrics of a worker process arrive at an ingestion endpoint of Application Insights.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ KEY = "00000000-0000-0000-0000-00000000beef"
 
 
 class Ingestion:
-    """What arrived, by its kind: RemoteDependencyData are spans, MetricData are metrics."""
+    """The items that arrived, by their kind: spans are RemoteDependencyData, and metrics are MetricData."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -93,7 +95,7 @@ async def test_metrics_and_spans_of_a_worker_arrive_at_application_insights(inge
     assert {"outbox.lease": "0"} == ingestion.metrics()["outbox.lease.age"]["properties"]
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_the_error_names_the_extra_that_azure_monitor_needs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "azure.monitor.opentelemetry", None)
     monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
     with (
@@ -110,7 +112,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         ("opentelemetry.metrics._internal._METER_PROVIDER", MeterProvider(shutdown_on_exit=False)),
     ],
 )
-def test_a_program_with_a_provider_of_its_own_keeps_it(
+def test_a_telemetry_provider_of_the_program_itself_is_not_replaced(
     where: str, own: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(where, own)
@@ -121,7 +123,8 @@ def test_a_program_with_a_provider_of_its_own_keeps_it(
     assert own in (trace.get_tracer_provider(), metrics.get_meter_provider())
 
 
-async def test_a_connection_string_that_is_none_ends_the_worker_with_the_name_of_its_variable():
+async def test_a_wrong_connection_string_ends_the_worker_with_an_error():
+    """The error names the variable of the wrong connection string, but not its value."""
     async with opened_site() as site:
         worker = await site.start_worker(APPLICATIONINSIGHTS_CONNECTION_STRING="InstrumentationKey=hunter2")
         assert 2 == await worker.exit_code()

@@ -1,7 +1,7 @@
 """
-The checks: each thing that is wrong, planted alone, gives its finding and no other, and every check is planted.
+Tests of doctor's checks: each mistake, planted alone, gives exactly its own finding, and every check has a planted mistake.
 
-Those of topics and subscriptions are planted in test_service_bus_checks.py.
+Mistakes of topics and subscriptions are in test_service_bus_checks.py.
 """
 
 from __future__ import annotations
@@ -173,15 +173,17 @@ def test_a_healthy_outbox_has_no_finding():
 
 
 @pytest.mark.parametrize(("asked", "severity"), PLANTED.values(), ids=PLANTED.keys())
-def test_what_is_planted_is_the_one_finding(asked: Asked, severity: str, request: pytest.FixtureRequest):
+def test_a_planted_mistake_gives_exactly_its_own_finding(
+    asked: Asked, severity: str, request: pytest.FixtureRequest
+):
     (finding,) = told(*asked)
     assert (request.node.callspec.id.split()[0], severity) == (finding.check, finding.severity)
     assert finding.message.endswith(".")
     assert finding.fix.endswith((".", ")", "…"))
 
 
-def test_every_check_has_its_words_and_all_words_have_a_check():
-    """Those of tables are asked of what was read; the others are told where something fails."""
+def test_every_check_has_texts_in_checks_toml_and_no_text_is_unused():
+    """Checks in tables are applied to what doctor has read. Other findings are made where a request fails."""
     modules = (check_module, containers, leases, service_bus, programs)
     tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
     keys = {key for table in tables for key, ask in table.items() if callable(ask) and "." in key}
@@ -199,7 +201,7 @@ def test_every_check_has_its_words_and_all_words_have_a_check():
     ("refused_by", "fix"),
     [("credential", "OUTBOX_COSMOS_CONNECTION_STRING"), ("roles", "Assign"), ("firewall", "firewall")],
 )
-def test_an_account_that_says_who_refuses_gets_that_fix_alone(
+def test_a_refusal_with_a_known_reason_gets_only_the_fix_for_it(
     refused_by: Literal["credential", "roles", "firewall"], fix: str
 ):
     found = no_access(AccessDenied("Why.", refused_by=refused_by))
@@ -209,7 +211,7 @@ def test_an_account_that_says_who_refuses_gets_that_fix_alone(
     assert "Or:" not in found.fix
 
 
-def test_a_service_bus_that_does_not_answer_may_do_so_on_another_port():
+def test_the_fix_for_a_silent_service_bus_suggests_another_transport():
     found = Findings()
     for operation in ("send to topic 'events'", "receive from 'events/all'", "create leases"):
         found.note(operation, StoreUnavailable("No."))
@@ -219,7 +221,7 @@ def test_a_service_bus_that_does_not_answer_may_do_so_on_another_port():
     assert not found.denied
 
 
-def test_the_worst_findings_come_first():
+def test_findings_are_sorted_by_severity():
     found = Findings()
     found.judge(leases.OF_PROCESSORS, Processors(others=("audit",)))
     found.judge(leases.OF_LEASES, replace(GOOD, leases=()))
@@ -227,7 +229,7 @@ def test_the_worst_findings_come_first():
     assert [Severity.ERROR, Severity.WARNING, Severity.NOTE] == [one.severity for one in found.worst_first()]
 
 
-def test_events_of_a_processor_without_workers_are_reported_in_one_finding():
+def test_unsent_events_of_a_processor_without_workers_give_one_finding():
     said = ("3 changes wait for processor 'old', which has no worker, and 'p' has OUTBOX_START=now.", "So.")
     beat = replace(BEAT, alarms=said)
     checks, seen = of_leases(heartbeats=(beat,))

@@ -1,4 +1,4 @@
-"""`cosmos-outbox consume`: consumers as processes of their own, and inside another program."""
+"""Tests of `cosmos-outbox consume`: consumers as processes of their own, and inside another program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.site import Site, eventually, fetched, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -45,7 +45,8 @@ async def until(fact: Callable[[], Coroutine[Any, Any, bool]]) -> None:
 
 
 @pytest.mark.parametrize("receiver", ["sdk", "amqp"])
-async def test_it_handles_messages_shows_its_health_and_drains_on_a_signal(receiver: str):
+async def test_a_consumer_process_handles_messages_and_drains_on_a_signal(receiver: str):
+    """A consumer process handles messages, shows its health and metrics, and drains on SIGTERM."""
     async with opened_site() as site:
         await site.send(("a", 1), ("a", 2), ("b", 1))
         consumer = await site.start_consumer("made", OUTBOX_RECEIVER=receiver)
@@ -69,7 +70,7 @@ async def test_it_handles_messages_shows_its_health_and_drains_on_a_signal(recei
         assert "consumer.stopped" in consumer.output
 
 
-async def test_what_a_killed_consumer_had_at_hand_takes_effect_once_in_another_one():
+async def test_the_messages_of_a_killed_consumer_take_effect_once_in_another():
     async with opened_site() as site:
         first = await site.start_consumer("consumer", STUCK_AT="a-2")
         await site.send(("a", 1), ("a", 2), ("a", 3))
@@ -84,14 +85,15 @@ async def test_what_a_killed_consumer_had_at_hand_takes_effect_once_in_another_o
         assert [("a", 1), ("a", 2), ("a", 3)] == sorted(await site.invoices())
 
 
-async def test_a_process_of_its_own_looks_for_garbage_seldom():
+async def test_a_consumer_process_collects_garbage_less_often_than_by_default():
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer("consumer", STUCK_AT="a-1")
         assert "garbage is looked for after 10000" in await consumer.said("stuck")
 
 
-async def test_a_handler_that_takes_too_long_makes_the_consumer_unready_and_a_drain_leaves_it():
+async def test_a_handler_that_takes_too_long_makes_the_consumer_unready():
+    """A drain ends after its grace period without waiting for such a handler."""
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer(
@@ -107,7 +109,7 @@ async def test_a_handler_that_takes_too_long_makes_the_consumer_unready_and_a_dr
         assert [] == await site.invoices()
 
 
-async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process_from_its_end():
+async def test_a_process_ends_although_a_handler_swallows_its_cancellation():
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer(
@@ -121,7 +123,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_proces
         assert [] == await site.invoices()
 
 
-async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
+async def test_a_parked_key_appears_in_the_log_the_metrics_and_the_status_page():
     async with opened_site() as site:
         await site.send(("a", -1), ("a", 2), ("b", 1))
         consumer = await site.start_consumer("consumer")
@@ -157,7 +159,7 @@ async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
         ),
     ],
 )
-async def test_what_cannot_be_used_is_refused_at_the_start(
+async def test_a_consumer_that_cannot_work_is_refused_at_the_start(
     name: str, variables: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch
 ):
     async with opened_site() as site:
@@ -169,7 +171,7 @@ async def test_what_cannot_be_used_is_refused_at_the_start(
             await assembled.__aenter__()
 
 
-async def test_what_cannot_be_used_ends_the_process_with_2_and_a_sentence():
+async def test_a_consumer_that_cannot_work_ends_its_process_with_exit_code_2():
     async with opened_site() as site:
         consumer = await site.start_consumer("idle")
         assert 2 == await consumer.exit_code()
@@ -195,7 +197,9 @@ async def test_a_consumer_that_dead_letters_needs_no_parked_container(monkeypatc
             pass
 
 
-async def test_it_runs_inside_another_program_and_drains_at_the_end(monkeypatch: pytest.MonkeyPatch):
+async def test_a_consumer_inside_another_program_drains_at_the_end_of_the_block(
+    monkeypatch: pytest.MonkeyPatch,
+):
     async with opened_site() as site:
         await site.send(("a", 1), ("a", 2))
         async with running_consumer(invoices.consumer, settings_of(site, monkeypatch)) as consumer:
@@ -211,7 +215,7 @@ async def test_it_runs_inside_another_program_and_drains_at_the_end(monkeypatch:
         assert [("a", 1), ("a", 2)] == sorted(await site.invoices())
 
 
-async def test_the_process_that_has_a_session_holds_it_once_it_sees_that_an_operator_parked_it(
+async def test_a_consumer_holds_the_messages_of_a_key_that_an_operator_parked(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async with opened_site() as site:
@@ -237,8 +241,8 @@ async def test_the_process_that_has_a_session_holds_it_once_it_sees_that_an_oper
         assert [("a", 1)] == await site.invoices()
 
 
-async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
-    """One that no code reads does nothing, and says nothing of it."""
+async def test_every_setting_of_a_consumer_is_read(monkeypatch: pytest.MonkeyPatch):
+    """A setting that no code reads would have no effect, and nothing would say so."""
     read = set[str]()
 
     class Watched(ConsumerSettings):
@@ -252,11 +256,11 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
             pass
     assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
-    # The client of its leases, the ceiling of a process and how it reads a feed: made, and never used
+    # A consumer also builds the client of leases, the send ceiling and the options of the change feed, but never uses them.
     assert {"lease_container", "send_rate", "priority", "throughput_bucket"} == read & relaying
 
 
-def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):
+def test_the_time_limit_of_a_message_covers_all_of_its_attempts(monkeypatch: pytest.MonkeyPatch):
     values = {"cosmos_database": "d", "cosmos_container": "c", "subscription": "s", "topic": "t"}
     settings = ConsumerSettings(**values, concurrent_sessions=3, grace_seconds=7)  # type: ignore[arg-type]
     options = session_options(settings, invoices.consumer)
@@ -265,7 +269,7 @@ def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("logging_of_a_program")
-def test_without_a_topic_or_a_subscription_the_consumer_exits_with_2(
+def test_a_consumer_without_topic_or_subscription_ends_with_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ):
     assert 2 == consume(["tests.service.invoices:consumer"])
@@ -274,7 +278,10 @@ def test_without_a_topic_or_a_subscription_the_consumer_exits_with_2(
     assert "OUTBOX_SUBSCRIPTION" in capsys.readouterr().err
 
 
-def test_a_consumer_of_a_queue_may_name_its_container_leases():
+def test_a_consumer_s_container_may_have_the_name_leases():
+    """
+    A consumer has no lease container, so there is no conflict. A consumer of a queue has no subscription.
+    """
     values = {"cosmos_database": "d", "cosmos_container": "leases"}
     queue = ConsumerSettings(**values, topic="orders")  # type: ignore[arg-type]
     assert ("orders", []) == (queue.source, queue.contradictions())

@@ -1,4 +1,4 @@
-"""What a service sends and handles, as AsyncAPI, and what a change of it breaks."""
+"""Tests of the AsyncAPI description of what a service sends and handles, and of the changes that break it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def second(kind: type[DomainEvent], *upcast: int) -> type[DomainEvent]:
         ({"x": dict[str, int]}, {"x": dict[str, str]}, "x.*", f"be string, which {CONSUMERS}"),
     ],
 )  # fmt: skip
-def test_a_changed_event_breaks_consumers_unless_it_has_a_new_version_and_an_upcaster(
+def test_a_changed_event_breaks_consumers_unless_an_upcaster_converts_it(
     before: Schema, after: Schema, field: str, may: str
 ):
     was = sent(event(**before))
@@ -125,7 +125,7 @@ def test_a_changed_event_breaks_consumers_unless_it_has_a_new_version_and_an_upc
     assert [] == breaks(was, sent(second(event(**after), 1)))
 
 
-def test_what_breaks_nothing():
+def test_compatible_changes_of_an_event_break_nothing():
     was = sent(event(Tolerant, x=int), topic="events")
     assert [] == breaks(was, sent(event(Tolerant, x=int, y=(int, 0)), topic="events")), (
         "it is read by those who want it"
@@ -138,7 +138,8 @@ def test_what_breaks_nothing():
     assert [] == breaks(was, sent(event(Tolerant, x=int))), "its topic is not known"
 
 
-def test_what_is_not_sent_or_handled_any_more_is_named_and_so_is_a_topic_that_loses_it():
+def test_an_event_that_is_no_longer_sent_or_handled_is_a_break():
+    """A topic that no longer gets an event is a break as well."""
     assert "nothing sends it now" in breaks(sent(event(x=int)), sent())[0].problem
     was = sent(event(x=int), topic="events", routes="entity:order=orders,audit")
     [one] = breaks(was, sent(event(x=int), topic="events", routes="action:Placed=orders"))
@@ -163,7 +164,9 @@ OLD, NEW = create_model("Read", x=(int, ...)), create_model("Read", x=(int, ...)
         (handled(NEW, 2, 1), handled(NEW, 2), "no upcaster takes version 1"),
     ],
 )
-def test_a_consumer_has_to_take_what_it_took(before: Schema, after: Schema, said: str | None):
+def test_a_consumer_has_to_accept_every_message_that_it_accepted_before(
+    before: Schema, after: Schema, said: str | None
+):
     found = [one.problem for one in breaks(before, after)]
     assert (said is None) == (not found)
     assert said is None or said in found[0]
@@ -184,10 +187,8 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-def test_no_change_is_missed_that_refuses_a_value_which_was_taken():
-    """
-    Let a second implementation of JSON Schema judge each pair of kinds of a field, by values.
-    """
+def test_a_change_that_refuses_a_formerly_valid_value_is_never_missed():
+    """A second implementation of JSON Schema judges values under each pair of types of a field."""
     documents = [handled(create_model("Read", x=(kind, ...))) for kind in KINDS]
     events = [sent(event(x=kind)) for kind in KINDS]
     validators = [validator_of(one, "Read") for one in documents]
@@ -213,7 +214,7 @@ SHAPES: list[tuple[type[DomainEvent], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def test_no_change_is_missed_with_which_a_class_refuses_what_the_other_one_sends():
+def test_a_break_is_found_whenever_one_class_refuses_the_other_s_events():
     kinds = [event(base, **given) for base, given in SHAPES]
     events = [kind(**{name: "1" if given[name] is str else 1 for name in given}) for kind, (_, given) in zip(kinds, SHAPES, strict=True)]  # fmt: skip
     documents = [sent(kind) for kind in kinds]
@@ -234,7 +235,8 @@ def validator_of(document: Schema, name: str) -> Any:
     return jsonschema_rs.validator_for({**document, "$ref": f"#/components/schemas/{name}"})
 
 
-def test_a_description_is_valid_asyncapi_and_the_message_that_is_sent_fits_it():
+def test_a_sent_message_fits_the_asyncapi_description():
+    """The description is valid AsyncAPI, and a sent message fits its schemas."""
     kind = event(
         card=Annotated[Card | Cash, Field(discriminator="kind")], how_many=int, tree=(Node | None, None)
     )

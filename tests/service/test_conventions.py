@@ -1,8 +1,9 @@
 """
-Spans and metrics are named as OpenTelemetry's conventions for messaging and Cosmos DB say, of the version that the schema URL names.
+Tests that spans and metrics follow OpenTelemetry's semantic conventions for messaging and Cosmos DB, in the version of the
+schema URL.
 
-The tables are those of `docs/messaging/messaging-metrics.md`, `azure-messaging.md` and `docs/db/cosmosdb.md` there, for what applies here: an
-attribute that is not in them would be one of ours, and one that is missing could not be asked for.
+The expected attributes are those of `docs/messaging/messaging-metrics.md`, `azure-messaging.md` and `docs/db/cosmosdb.md`
+of the conventions, as far as they apply here. No attribute may be missing, and none may be added.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.support.notes import Note, NoteFiled
 
 
 class Noted(BaseModel):
-    """A message of another program."""
+    """A message that another program sends."""
 
 
 HOST = "namespace.example"
@@ -61,7 +62,7 @@ CHARGES = "azure.cosmosdb.client.operation.request_charge"
 
 
 class Telling:
-    """Telemetry whose spans and metrics can be read."""
+    """A Telemetry object whose spans and metrics a test can read."""
 
     def __init__(self, *, consumer: bool = False) -> None:
         self._reader, self._exporter = InMemoryMetricReader(), InMemorySpanExporter()
@@ -89,7 +90,7 @@ class Telling:
 
 @dataclass
 class Broker:
-    """Topics that accept the first message of a call while they are down."""
+    """A broker that, while it is down, accepts only the first message of each call."""
 
     lanes: int = 1
     down: bool = False
@@ -105,7 +106,7 @@ def outbound(name: str, properties: Mapping[str, Any] | None = None) -> Outbound
     )
 
 
-async def test_each_attempt_to_send_is_counted_and_timed_for_its_topic_and_with_its_error():
+async def test_each_attempt_to_send_is_counted_and_timed_by_topic_and_error():
     told, broker = Telling(), Broker()
     routes = parse_routes("entity:contact=second", default="events")
     around = told.telemetry.around_sends("servicebus", HOST, routes.topics)
@@ -134,7 +135,7 @@ async def test_each_attempt_to_send_is_counted_and_timed_for_its_topic_and_with_
     assert ("{message}", "s") == (told.metrics[SENT].unit, told.metrics[OPERATIONS].unit)
 
 
-async def test_a_send_that_never_ends_by_itself_is_measured_when_it_is_given_up():
+async def test_a_send_that_is_given_up_is_measured_with_its_error():
     told = Telling()
     with suppress(TimeoutError), told.telemetry.around_sends("servicebus", HOST, ["t"])("t", [outbound("a")]):
         raise TimeoutError
@@ -143,9 +144,10 @@ async def test_a_send_that_never_ends_by_itself_is_measured_when_it_is_given_up(
 
 
 @pytest.mark.parametrize("create_spans_for", [None, "servicebus"])
-async def test_events_share_the_span_of_their_commit_or_have_a_span_each(
+async def test_events_have_spans_of_their_own_only_if_asked_for(
     create_spans_for: str | None,
 ):
+    """Events share the span of their commit unless `create_spans_for` is set."""
     told, container = Telling(), MemoryContainer()
     outbox = Outbox(container, tracer_provider=told.tracers, create_spans_for=create_spans_for)
     async with outbox.unit_of_work() as uow:
@@ -179,7 +181,7 @@ async def test_events_share_the_span_of_their_commit_or_have_a_span_each(
     ] == [dict(span.attributes or {}) for span in created]
 
 
-async def test_deliveries_are_counted_attempts_and_settlements_timed():
+async def test_deliveries_attempts_and_settlements_are_measured():
     told = Telling(consumer=True)
     consumer = Consumer(
         "c", Outbox(MemoryContainer(), tracer_provider=told.tracers), on_failure="dead_letter"
@@ -230,7 +232,7 @@ async def test_deliveries_are_counted_attempts_and_settlements_timed():
 
 
 class Delivering:
-    """A subscription with one session, of these messages."""
+    """A subscription with one session, which delivers the given messages."""
 
     id, trusted_until = "s", float("inf")
 
@@ -266,7 +268,7 @@ DOCS = "https://account.example:443/dbs/shop/colls/orders/docs"
         ("POST", "", {"x-ms-cosmos-is-batch-request": "True"}, "execute_batch"),
     ],
 )
-def test_a_request_is_the_operation_that_the_conventions_name(
+def test_a_request_to_cosmos_db_is_named_as_in_the_conventions(
     method: str, path: str, headers: dict[str, object], operation: str
 ):
     request = SimpleNamespace(method=method, url=DOCS + path, headers=headers)
@@ -283,7 +285,7 @@ def test_a_request_is_the_operation_that_the_conventions_name(
     assert charge_of(request, 503, {}) is None
 
 
-def test_what_requests_cost_is_a_histogram_with_the_bounds_of_the_conventions():
+def test_request_charges_are_a_histogram_with_the_conventional_bounds():
     told = Telling()
     request = SimpleNamespace(method="GET", url=DOCS + "/x", headers={})
     told.telemetry.count_charge(request, 200, {"x-ms-request-charge": "1.5"})
@@ -292,8 +294,10 @@ def test_what_requests_cost_is_a_histogram_with_the_bounds_of_the_conventions():
     assert "{request_unit}" == told.metrics[CHARGES].unit
 
 
-def test_a_fleet_exports_each_lease_once_and_a_few_maxima_for_each_worker():
-    """1,000 leases of 20 workers: with all leases from each of them there would be 40,000 series, and new ones after each rollout."""
+def test_the_metrics_of_each_lease_are_exported_by_one_worker_only():
+    """
+    With 1,000 leases, 20 workers that exported all of them would have 40,000 series, and as many new ones after each rollout.
+    """
     workers, leases = 20, 1_000
     names = [str(number) for number in range(leases)]
     waiting = Lag(leases=tuple(lag(name, f"w{int(name) % workers}", 3, 60.0) for name in names))
@@ -308,7 +312,8 @@ def test_a_fleet_exports_each_lease_once_and_a_few_maxima_for_each_worker():
         series += len(found) - len(empty)
         assert {"outbox_highest_lag 3.0", "outbox_oldest_unsent_age_seconds 60.0"} <= set(found)
     assert 2 * leases == per_lease
-    # The maxima, and what each worker tells of itself and of what is parked; test_plan.py counts histograms and all else that it has too
+    # Besides the leases, these are the maxima, and the metrics that each worker exports of itself and of parked keys.
+    # test_plan.py counts the histograms and the other metrics.
     assert 2_180 == series
 
 

@@ -1,4 +1,6 @@
-"""The worker inside another program: it relays, shows its health, and drains at the end of the block."""
+"""
+Tests of a worker inside another program: it relays events, shows its health, and drains at the end of the block.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ async def until(fact: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_it_relays_shows_its_health_and_releases_its_leases_at_the_end(monkeypatch: pytest.MonkeyPatch):
+async def test_an_embedded_worker_relays_and_releases_its_leases_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    """An embedded worker relays events, shows its health, and releases its leases at the end of the block."""
     handlers = [
         signal.getsignal(signal.SIGTERM),
         signal.getsignal(signal.SIGINT),
@@ -57,7 +60,8 @@ async def test_it_relays_shows_its_health_and_releases_its_leases_at_the_end(mon
     ]  # fmt: skip
 
 
-async def test_a_worker_that_ends_is_unready_and_raises_at_the_end(monkeypatch: pytest.MonkeyPatch):
+async def test_the_error_of_a_failed_embedded_worker_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    """A worker that fails is unready until the end of the block, which raises its error."""
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch, OUTBOX_LEASE_CONTAINER="nowhere")
         with pytest.raises(ConfigurationError, match="nowhere"):
@@ -69,9 +73,10 @@ async def run_until_it_has_ended(settings: Settings) -> None:
         await until(lambda: any("nowhere" in reason for reason in worker.snapshot().unready))
 
 
-async def test_the_error_of_the_program_comes_before_that_of_a_worker_that_failed_beside_it(
+async def test_the_program_s_own_error_is_raised_instead_of_the_worker_s(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
+    """If both the program and the worker fail, the worker's error is only logged."""
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch, OUTBOX_LEASE_CONTAINER="nowhere")
         with pytest.raises(LookupError, match="of the program"):
@@ -85,7 +90,7 @@ async def fail_beside_a_failed_worker(settings: Settings) -> None:
         raise LookupError("of the program")
 
 
-async def test_settings_that_contradict_each_other_are_refused_before_anything_is_opened():
+async def test_contradictory_settings_are_refused_before_connections_are_opened():
     wrong = Settings(
         cosmos_connection_string="AccountEndpoint=http://127.0.0.1:1/;AccountKey=a2V5;",
         cosmos_database="d",

@@ -1,4 +1,4 @@
-"""The Flask and Django code of docs/how-to/sync.md, under the frameworks themselves."""
+"""Tests of the Flask and Django code of docs/how-to/sync.md, run under these frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage: every way in which leases miss keys, or have some in common."""
+"""Tests of the coverage of keys by leases: every way in which keys have no lease, or several."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def unfinished(*tokens: str) -> Overlap:
         ((WHOLE, lease("x", "30", "50")), (Overlap(tokens=("0", "x"), unfinished=False),)),
     ],
 )
-def test_leases_with_keys_in_common_are_told_apart_from_a_split_in_progress(
+def test_overlapping_leases_are_told_apart_from_a_split_in_progress(
     leases: tuple[Lease, ...], expected: tuple[Overlap, ...]
 ) -> None:
     assert expected == found(*leases)
@@ -66,7 +66,7 @@ def test_leases_with_keys_in_common_are_told_apart_from_a_split_in_progress(
         ((LEFT,), (None,), ()),
     ],
 )
-def test_what_no_lease_covers_is_not_what_a_damaged_one_does(
+def test_a_range_of_a_damaged_lease_does_not_count_as_a_gap(
     whole: tuple[Lease, ...], damaged: tuple[FeedRange | None, ...], expected: tuple[FeedRange, ...]
 ) -> None:
     assert expected == gaps(PHYSICAL, whole, damaged)

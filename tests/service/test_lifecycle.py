@@ -1,4 +1,8 @@
-"""The first signal drains, the second aborts; exit codes tell which, and why a worker could not start."""
+"""
+Tests of the life of a worker process: the first signal drains it, and the second aborts it.
+
+Exit codes tell which of these happened, and whether the worker could start.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ async def forever() -> None:
 
 
 @pytest.mark.looptime(True)
-async def test_a_signal_that_is_sent_twice_ends_no_process_whose_work_has_drained_meanwhile():
+async def test_a_second_signal_after_the_drain_does_not_kill_the_process():
     asked = asyncio.Event()
 
     async def work() -> None:
@@ -51,7 +55,7 @@ async def test_a_signal_that_is_sent_twice_ends_no_process_whose_work_has_draine
 
 
 @pytest.mark.looptime(True)
-async def test_signals_that_come_together_ask_once():
+async def test_signals_that_come_together_count_as_one_request():
     asked = asyncio.Event()
 
     async def work() -> None:
@@ -65,7 +69,7 @@ async def test_signals_that_come_together_ask_once():
     assert asked.is_set()
 
 
-async def test_a_failure_beside_the_work_drains_the_program_and_ends_it_with_the_cause():
+async def test_a_failed_background_task_drains_the_program_and_is_raised():
     async def fail() -> None:
         raise ValueError("broken")
 
@@ -78,14 +82,15 @@ async def test_a_failure_beside_the_work_drains_the_program_and_ends_it_with_the
     assert [raised.value] == ended
 
 
-async def test_a_second_signal_while_draining_exits_1(site):
+async def test_a_second_signal_while_draining_ends_with_exit_code_1(site):
     site.bus.broker.faults.add({"action": "server-busy", "count": None})
     await site.commit()
     worker = await site.start_worker()
     await worker.said("PublishFailed")
     worker.process.terminate()
     await worker.said("worker.draining")
-    # Those that come at once with the first one are the same asking.
+    # Signals that come together with the first one count as the same request, so the test sends more until one counts as the
+    # second.
     while "worker.aborted" not in worker.output:
         with suppress(ProcessLookupError):  # it has ended, and what it said is still on its way
             worker.process.terminate()
@@ -98,14 +103,14 @@ async def test_a_second_signal_while_draining_exits_1(site):
     ("status", "code", "said"),
     [(400, 1, "worker.crashed InvalidRequest"), (403, 2, "lacks a data-plane role")],
 )
-async def test_a_refusal_that_lasts_ends_the_worker_with_the_cause(site, status, code, said):
+async def test_a_permanent_refusal_by_cosmos_db_ends_the_worker_with_its_cause(site, status, code, said):
     site.cosmos.faults.add({"operation": "query", "container": "leases", "status": status})
     worker = await site.start_worker()
     assert code == await worker.exit_code()
     assert said in worker.output
 
 
-async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
+async def test_a_taken_health_port_ends_the_worker_with_exit_code_2(site):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -114,7 +119,7 @@ async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
     assert "OUTBOX_HEALTH_PORT" in worker.output
 
 
-async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
+async def test_a_worker_with_disabled_telemetry_logs_that_and_works(site):
     worker = await site.start_worker(OTEL_SDK_DISABLED="true")
     url = await worker.health_url()
     assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
@@ -122,21 +127,22 @@ async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
     assert (200, "") == await fetched(url + "/metrics")
 
 
-async def test_a_worker_says_its_version_before_all_else_and_on_its_page(site):
+async def test_a_worker_shows_its_version_in_the_first_line_of_log(site):
+    """The version of a worker is in its first line of log and on its status page."""
     worker = await site.start_worker()
     _, page = await fetched(await worker.health_url() + "/")
     assert f"worker.starting version {version('cosmos-outbox-worker')}" in worker.lines[0]
     assert f"Version {version('cosmos-outbox-worker')}." in page
 
 
-async def test_a_worker_whose_topic_is_misspelt_never_becomes_ready(site):
+async def test_a_worker_with_a_misspelt_topic_never_becomes_ready(site):
     worker = await site.start_worker(OUTBOX_TOPIC="evnets")
     url = await worker.health_url()
     body = await eventually(url + "/readyz", lambda _, body: "has not seen" not in body and "evnets" in body)
     assert "The topic may not be sent to" in body
 
 
-async def test_a_worker_that_is_asked_for_telemetry_that_it_cannot_send_says_so_and_works(site):
+async def test_a_worker_with_an_unsupported_exporter_logs_that_and_works(site):
     worker = await site.start_worker(
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", OTEL_EXPORTER_OTLP_PROTOCOL="grpc"
     )
@@ -154,12 +160,13 @@ def run_worker(*arguments: str, **variables: str):
 
 
 def asked(*arguments: str) -> tuple[int, str]:
-    """Return the exit code of `cosmos-outbox worker` for arguments that start nothing, and what it prints."""
+    """Return exit code and output of `cosmos-outbox worker` for arguments that start no worker."""
     with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()):
         return work(arguments), printed.getvalue()
 
 
-def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
+def test_wrong_settings_end_the_worker_with_all_mistakes_in_one_log_line():
+    """The worker logs all wrong settings in one line, and ends with exit code 2 and no traceback."""
     ended = run_worker(OUTBOX_LANES="0")
     assert 2 == ended.returncode
     (line,) = ended.stderr.splitlines()
@@ -172,7 +179,7 @@ def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
 
 
 @pytest.mark.usefixtures("logging_of_a_program")
-def test_a_person_reads_wrong_settings_line_by_line(monkeypatch: pytest.MonkeyPatch):
+def test_on_a_terminal_wrong_settings_are_printed_one_per_line(monkeypatch: pytest.MonkeyPatch):
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True
@@ -186,7 +193,7 @@ def test_a_person_reads_wrong_settings_line_by_line(monkeypatch: pytest.MonkeyPa
     assert 1 == sum(line.startswith("  OUTBOX_TOPIC: ") for line in lines)
 
 
-def test_help_names_every_setting_and_the_exit_codes():
+def test_the_help_of_the_worker_lists_settings_and_exit_codes():
     code, told = asked("--help")
     assert 0 == code
     assert "OUTBOX_HEALTH_PORT" in told

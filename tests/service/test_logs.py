@@ -1,4 +1,4 @@
-"""A log line is one JSON object, whatever was logged."""
+"""Tests of the log: each line is one JSON object, whatever was logged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def formatted(one: logging.LogRecord) -> dict[str, object]:
     return json.loads(text)
 
 
-def test_a_line_holds_time_level_logger_and_message():
+def test_a_log_line_has_time_level_logger_and_message():
     line = formatted(record("lease.lost %s", "a\nb"))
     assert {"level": "WARNING", "logger": "worker", "message": "lease.lost a\nb"} == {
         name: line[name] for name in ("level", "logger", "message")
@@ -36,7 +36,7 @@ def test_a_line_holds_time_level_logger_and_message():
     assert str(line["time"]).endswith("+00:00")
 
 
-def test_a_record_of_the_library_brings_its_event_key_and_fields(caplog):
+def test_a_log_line_of_a_record_has_its_event_name_and_fields(caplog):
     with caplog.at_level(logging.DEBUG, "cosmos_outbox"):
         log_hook(
             PageFailed(lease="l", outcome="retried", attempt=2, delay_seconds=0.5, error=ValueError("no"))
@@ -47,7 +47,7 @@ def test_a_record_of_the_library_brings_its_event_key_and_fields(caplog):
     }
 
 
-def test_a_line_written_inside_a_span_names_trace_and_span():
+def test_a_log_line_inside_a_span_has_trace_and_span_id():
     with TracerProvider().get_tracer("test").start_as_current_span("send") as span:
         line = formatted(record("inside"))
     context = span.get_span_context()
@@ -55,9 +55,10 @@ def test_a_line_written_inside_a_span_names_trace_and_span():
     assert "trace_id" not in formatted(record("outside"))
 
 
-async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_that_of_the_first(
+async def test_a_log_line_about_events_has_the_trace_of_their_commit(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
+    """A log line about events of several commits has the trace of the first."""
     monkeypatch.setattr(caplog.handler, "formatter", JsonFormatter())  # a line is made when it is logged
     broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
     broker.faults.append(Fault.NO_TOPIC)
@@ -96,25 +97,28 @@ def configured(logging_of_a_program: None) -> None:
         ("azure.servicebus.aio._base_handler_async", logging.CRITICAL),
     ],
 )
-def test_an_sdk_that_reports_each_retry_of_an_outage_is_not_heard(name: str, least: int):
+def test_the_sdks_log_messages_about_retries_are_suppressed(name: str, least: int):
     assert least == logging.getLogger(name).getEffectiveLevel()
 
 
 @pytest.mark.usefixtures("configured")
-def test_what_an_sdk_leaves_open_is_not_heard(caplog: pytest.LogCaptureFixture):
+def test_messages_about_client_sessions_that_an_sdk_left_open_are_suppressed(
+    caplog: pytest.LogCaptureFixture,
+):
     asyncio_log = logging.getLogger("asyncio")
     for text in ("Unclosed client session\nclient_session: <x>", "Task exception was never retrieved"):
         asyncio_log.error(text)
     assert ["Task exception was never retrieved"] == caplog.messages
 
 
-def test_what_a_document_says_neither_steers_a_terminal_nor_forges_a_line():
+def test_control_characters_in_a_log_message_are_escaped():
+    """A document whose text is logged can neither control the terminal nor forge a line."""
     key = "k\x1b[2J\n2026-01-01 INFO worker forged\u202e é"
     line = TextFormatter("%(levelname)s %(message)s").format(record("message.given_up key=%s", key))
     assert line == "WARNING message.given_up key=k\\x1b[2J\\n2026-01-01 INFO worker forged\\u202e é"
 
 
-def test_a_traceback_is_indented_and_forges_no_line_either():
+def test_the_lines_of_a_traceback_are_indented_and_escaped():
     error = KeyError("k")
     error.__cause__ = ValueError("no\x1b[2J\n2026-01-01 INFO worker forged")
     first, *traceback = TextFormatter("%(message)s").format(record("failed", error=error)).splitlines()

@@ -1,4 +1,6 @@
-"""`package.module:consumer`: what it may name, and what is said of a name that cannot be used."""
+"""
+Tests of `package.module:consumer`: what such a name may stand for, and the errors for names that cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tests.service import invoices
 MODULE = "tests.service.invoices"
 
 
-def test_a_name_stands_for_a_consumer_or_for_a_function_that_makes_one():
+def test_a_name_may_stand_for_a_consumer_or_a_function_that_returns_one():
     assert invoices.consumer is consumer_named(f"{MODULE}:consumer")
     assert invoices.made is consumer_named(f"{MODULE}:made")
 
@@ -32,20 +34,20 @@ def test_a_name_stands_for_a_consumer_or_for_a_function_that_makes_one():
         (f"{MODULE}:awaited", "plain function"),
     ],
 )
-def test_a_name_that_cannot_be_used_says_why(name: str, said: str):
+def test_the_error_for_an_unusable_name_of_a_consumer_says_why(name: str, said: str):
     with pytest.raises(ConfigurationError) as refused:
         consumer_named(name)
     assert said in str(refused.value)
 
 
-def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_a_consumer_s_module_is_found_in_the_working_directory(tmp_path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "in_the_working_directory.py").write_text("def consumer(outbox): ...\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     assert callable(consumer_named("in_the_working_directory:consumer"))
 
 
-def test_a_module_that_lacks_another_one_says_which_and_where(tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_import_inside_a_consumer_s_module_is_raised(tmp_path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "lacks_another.py").write_text("import nowhere_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):

@@ -1,4 +1,6 @@
-"""OUTBOX_PUBLISHER: what it may name, what is said of a name that cannot be used, and the example of Event Hubs run by the worker."""
+"""
+Tests of OUTBOX_PUBLISHER: what it may name, the errors for unusable names, and a worker that sends to Event Hubs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # Neither SDK closes its socket when the broker hangs up; the garbage collector does it.
+    # Both SDKs leave a socket open when the broker closes the connection, and the garbage collector closes it later with a
+    # warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -49,7 +52,7 @@ managed = asynccontextmanager(generated)
 
 
 class Unsaying:
-    """A publisher that no system is known of, and that cannot be checked."""
+    """A publisher that neither names its messaging system nor has a `check` method."""
 
     def __init__(self, topic: str, lanes: int) -> None:
         self.lanes, self.publish = lanes, plain(topic, lanes).publish
@@ -74,7 +77,7 @@ def without_lanes(topic: str, lanes: int) -> Publisher:
 
 
 @pytest.mark.parametrize("name", ["plain", "awaited", "generated", "managed", "Unsaying"])
-async def test_each_way_to_open_a_publisher_gives_one(name: str):
+async def test_each_supported_kind_of_function_opens_a_publisher(name: str):
     async with open_publisher(f"{MODULE}:{name}", "t", lanes=2) as publisher:
         assert 2 == publisher.lanes
 
@@ -91,7 +94,7 @@ async def test_each_way_to_open_a_publisher_gives_one(name: str):
         (f"{MODULE}:without_lanes", "which is no publisher: one has `lanes`, at least 1"),
     ],
 )
-async def test_a_name_that_cannot_be_used_is_one_sentence_and_exit_code_2(name: str, said: str):
+async def test_the_error_for_an_unusable_publisher_is_one_sentence(name: str, said: str):
     with pytest.raises(ConfigurationError) as refused:
         async with open_publisher(name, "t", lanes=2):
             pass
@@ -107,7 +110,7 @@ def hub() -> Broker:
 
 @asynccontextmanager
 async def site_with(hub: Broker) -> AsyncIterator[Site]:
-    """Open a site whose environment names the event hub, and no Service Bus."""
+    """Open a site whose environment names an event hub and no Service Bus."""
     async with ServiceBusServer(hub) as server, opened_site() as site:
         site.environment["EVENT_HUBS_CONNECTION_STRING"] = server.connection_string
         site.environment.update({"OUTBOX_PUBLISHER": EVENT_HUBS, "OUTBOX_TOPIC": "hub"})
@@ -116,7 +119,7 @@ async def site_with(hub: Broker) -> AsyncIterator[Site]:
 
 
 def arrived(hub: Broker) -> dict[str, list[str]]:
-    """Return by partition key the ids that arrived, each at its first copy."""
+    """Return, by partition key, the ids of the events that arrived, in the order of their first copies."""
     found: dict[str, list[str]] = {key: [] for key in KEYS}
     for entry in hub.queue("hub/Subscriptions/all").entries.values():
         ids = found[str(entry.message.partition_key)]
@@ -138,7 +141,7 @@ async def commit(site: Site, numbers: range) -> None:
             await site.store.commit(key, [Write(kind=WriteKind.CREATE, id=stored["id"], document=stored)])
 
 
-async def test_event_hubs_gets_every_event_in_order_from_workers_of_which_one_is_killed(hub: Broker):
+async def test_event_hubs_gets_every_event_in_order_although_a_worker_is_killed(hub: Broker):
     async with site_with(hub) as site:
         first = await site.start_worker()
         await commit(site, range(EACH // 2))
@@ -163,7 +166,8 @@ async def test_event_hubs_gets_every_event_in_order_from_workers_of_which_one_is
         assert 0 == await second.exit_code(), second.output
 
 
-async def test_a_hub_that_refuses_keeps_the_worker_unready_and_is_what_doctor_finds(hub: Broker):
+async def test_a_refusing_event_hub_makes_the_worker_unready(hub: Broker):
+    """An event hub that refuses messages makes the worker unready, and is a finding of doctor."""
     hub.set_disabled("hub", True)
     async with site_with(hub) as site:
         worker = await site.start_worker()
@@ -182,7 +186,7 @@ async def test_a_hub_that_refuses_keeps_the_worker_unready_and_is_what_doctor_fi
 
 
 async def doctor(site: Site, **variables: str) -> dict[str, str]:
-    """Return the message of each finding by its check."""
+    """Run doctor, and return the message of each finding by the name of its check."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cosmos_outbox_worker", "doctor", "--json"),
         env=site.environment | variables,
@@ -192,7 +196,7 @@ async def doctor(site: Site, **variables: str) -> dict[str, str]:
     return {one["check"]: one["message"] for one in json.loads(output)["findings"]}
 
 
-async def test_a_publisher_that_is_not_there_ends_the_worker_with_2_and_a_name(hub: Broker):
+async def test_a_missing_publisher_ends_the_worker_with_exit_code_2(hub: Broker):
     async with site_with(hub) as site:
         worker = await site.start_worker(OUTBOX_PUBLISHER="nowhere:opened")
         assert 2 == await worker.exit_code()

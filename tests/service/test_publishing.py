@@ -1,4 +1,6 @@
-"""What leaves the worker: which topics, which form, and what is said about the topics at start."""
+"""
+Tests of the messages that a worker sends: their topics and format, and what it reports about the topics at its start.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ async def received(bus: ServiceBusServer, topic: str):
         return message
 
 
-async def test_messages_are_cloud_events_on_the_topics_of_their_routes():
+async def test_messages_are_sent_as_cloud_events_to_the_topics_of_their_routes():
     async with (
         ServiceBusServer(Broker.from_config(TOPICS), port=0) as bus,
         opened_site() as site,
@@ -67,11 +69,11 @@ async def test_messages_are_cloud_events_on_the_topics_of_their_routes():
             assert event_id == body["data"]["id"]
 
 
-async def test_events_are_deleted_once_they_were_sent(monkeypatch: pytest.MonkeyPatch):
+async def test_sent_events_are_deleted_if_the_setting_says_so(monkeypatch: pytest.MonkeyPatch):
     async with opened_site() as site:
         for name, value in (site.environment | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}).items():
             monkeypatch.setenv(name, value)
-        # No operator may set so little; the test does not wait for two minutes.
+        # Operators cannot set such a short time. The test does, because it would otherwise have to wait for two minutes.
         monkeypatch.setattr(worker_assembly, "Deletion", partial(Deletion, keep=timedelta(0)))
         settings = load()
         event_id, contact_id = await commit(site)

@@ -1,5 +1,5 @@
 """
-The reference pages on settings and metrics say what the code says; `UPDATE_REFERENCE=1` writes them anew.
+Tests that the reference pages on settings and metrics agree with the code. `UPDATE_REFERENCE=1` rewrites these pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cosmos_outbox_worker.telemetry import Telemetry, open_telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
-# Why nothing counts what is neither a warning nor an alarm.
+# Records without a metric, each with the reason. None of them is a warning or an alarm.
 UNCOUNTED = {
     records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
     records.MessagesPublished: "`messaging.client.sent.messages` counts what each topic accepts",
@@ -65,20 +65,20 @@ def setting_rows(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
         yield f"| `{PREFIX}{name.upper()}` | {shown} | {field.description} |"
 
 
-def test_the_page_on_settings_names_them_all():
+def test_the_page_on_settings_lists_every_setting_of_a_worker():
     rows = ["| Variable | Default | Meaning |", "|---|---|---|", *setting_rows(Settings.model_fields)]
     is_generated("settings.md", "\n".join(rows))
 
 
 def leave_out(above: set[str], rows: list[str], heads: list[str]) -> str:
-    """Return the table without the rows that the table above has; a sentence names those."""
+    """Return a table without the rows that the table above it has too, with a sentence that names these."""
     names = ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows if row in above)
     return "\n".join(
         [f"As in the table above: {names}.", "", *heads, *(row for row in rows if row not in above)]
     )
 
 
-def test_the_page_on_settings_names_those_of_a_consumer():
+def test_the_page_on_settings_lists_every_setting_of_a_consumer():
     heads = ["| Variable | Default | Meaning |", "|---|---|---|"]
     rows = [*setting_rows(CONSUMER_FIELDS)]
     is_generated(
@@ -86,11 +86,11 @@ def test_the_page_on_settings_names_those_of_a_consumer():
     )
 
 
-def test_the_page_on_settings_tells_the_exit_codes():
+def test_the_page_on_settings_explains_the_exit_codes():
     assert EXIT_CODES in (PAGES / "settings.md").read_text().replace("\n", " ")
 
 
-# Whether it is a consumer, and how its instruments are used.
+# For worker and consumer: whether it is a consumer, and a function that uses all of its instruments.
 PROGRAMS: tuple[tuple[bool, Callable[[Telemetry], None]], ...] = (
     (False, used),
     (True, used_by_a_consumer),
@@ -98,7 +98,7 @@ PROGRAMS: tuple[tuple[bool, Callable[[Telemetry], None]], ...] = (
 
 
 @pytest.mark.parametrize(("consumer", "use"), PROGRAMS)
-async def test_no_scrape_has_a_series_twice(consumer, use):
+async def test_a_scrape_of_the_metrics_contains_each_series_once(consumer, use):
     with open_telemetry(consumer=consumer, instance="w") as telemetry:
         use(telemetry)
         for outcome in CloseReason:
@@ -134,7 +134,7 @@ def metric_rows(*, consumer: bool, use: Callable[[Telemetry], None]) -> list[str
     ]
 
 
-async def test_the_page_on_metrics_names_them_all():
+async def test_the_page_on_metrics_lists_every_metric():
     heads = ["| OpenTelemetry | Prometheus | Meaning |", "|---|---|---|"]
     of_a_worker, of_a_consumer = (metric_rows(consumer=consumer, use=use) for consumer, use in PROGRAMS)
     is_generated("metrics.md", "\n".join(heads + of_a_worker))
@@ -157,7 +157,7 @@ def counted_by(record: records.Record) -> list[str]:
 
 
 def measured(point: DataPointT) -> bool:
-    """Tell whether anything was, for counters are there from the start."""
+    """Say whether a point has a value; counters exist from the start with the value 0."""
     return isinstance(point, HistogramDataPoint) or (isinstance(point, NumberDataPoint) and point.value != 0)
 
 
@@ -178,12 +178,12 @@ def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_each_warning_and_each_alarm_is_counted_by_its_severity(record):
+def test_each_record_is_counted_by_the_metric_of_its_severity(record):
     severity = records.level_of(record)
     expected = {BY_SEVERITY[severity]} if severity in BY_SEVERITY else set()
     assert expected == {*counted_by(record)} & {*BY_SEVERITY.values()}
 
 
-def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
+def test_exactly_the_records_without_a_metric_have_a_reason():
     counted = {type(record) for record in RECORDS if counted_by(record)}
     assert set(UNCOUNTED) == set(records.KINDS) - counted

@@ -1,4 +1,4 @@
-"""The checks of Service Bus: each setting that is wrong is told alone, with its fix."""
+"""Tests of doctor's checks of Service Bus: each wrong setting gives exactly one finding, with its fix."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def of_source(*, deliveries: int = 10, entered: Entity | None = None, **fields: 
     )
 
 
-def test_a_topic_and_a_source_as_they_should_be_have_no_finding():
+def test_a_correct_topic_and_subscription_have_no_finding():
     assert [] == of_topic(topic(subscription()))
     assert [] == told({**SUBSCRIPTION, **KEPT}, subscription())
     assert [] == of_source()
@@ -99,7 +99,7 @@ NO_EXPIRY = "Set defaultMessageTimeToLive to 30 days"
         ("record-ttl", "error", NO_EXPIRY, of_source(default_message_time_to_live=None)),
     ],
 )
-def test_each_setting_that_is_wrong_is_told_alone_with_its_fix(
+def test_each_wrong_setting_of_an_entity_gives_one_finding_with_its_fix(
     check: str, severity: str, fix: str, found: list[Finding]
 ):
     (finding,) = found
@@ -119,7 +119,7 @@ def test_each_setting_that_is_wrong_is_told_alone_with_its_fix(
         (True, BatchScope.MESSAGE, None),
     ],
 )
-def test_a_partitioned_topic_needs_the_batch_scope_that_fits(
+def test_a_partitioned_topic_needs_a_batch_scope_that_fits_it(
     dedup: bool, scope: BatchScope, wanted: str | None
 ):
     partitioned = topic(subscription(), enable_partitioning=True, requires_duplicate_detection=dedup)
@@ -128,12 +128,12 @@ def test_a_partitioned_topic_needs_the_batch_scope_that_fits(
     assert expected == [one.fix.split("batch scope to ")[1].split(",")[0] for one in found]
 
 
-def test_a_message_lives_no_longer_than_its_topic_lets_it():
+def test_the_time_to_live_of_a_topic_limits_that_of_its_subscriptions():
     short = topic(default_message_time_to_live=timedelta(days=7))
     assert [] == of_source(default_message_time_to_live=FOREVER, entered=short)
 
 
-def test_an_entity_that_is_missing_or_another_one_is_named():
+def test_an_entity_that_is_missing_or_of_another_kind_is_reported():
     missing, other = Entity(label="Queue 'q'", exists=False), Entity(label="Queue 'q'")
     (first,), (second,) = told(SOURCE, missing), told(SOURCE, other)
     assert "Queue 'q' does not exist." == first.message
@@ -153,6 +153,6 @@ def test_an_entity_that_is_missing_or_another_one_is_named():
         (Refusal.MISSING, True, "subscription"),
     ],
 )
-def test_what_a_receiver_is_told_is_a_finding(refusal: Refusal, sessions: bool, check: str):
+def test_the_refusal_of_a_receiver_becomes_a_finding(refusal: Refusal, sessions: bool, check: str):
     finding = refusal_finding("Queue 'q'", refusal, "No.", sessions=sessions)
     assert (check, "error") == (finding.check, finding.severity)

@@ -1,4 +1,6 @@
-"""The worker's settings: every mistake at once, by the name of its variable, and never a secret."""
+"""
+Tests of the worker's settings: all mistakes are reported at once, by their variables, and no secret is shown.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ BALANCING = (
         *(("HEALTH_PORT", address, PORT) for address in ("many", "65536", ":", "127.0.0.1", "http://0.0.0.0:80", "-1")),
     ],
 )  # fmt: skip
-def test_a_value_that_no_operator_means_is_the_one_mistake(environment, name: str, value: str, said: str):
+def test_an_invalid_value_is_reported_as_the_only_mistake(environment, name: str, value: str, said: str):
     environment(**COMPLETE | {f"OUTBOX_{name}": value})
     (mistake,) = mistakes()
     assert mistake.endswith(said)
@@ -104,21 +106,21 @@ def test_one_container_for_two_purposes_is_refused(environment, variables, refus
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e300", "99999999999999"])
-def test_a_time_that_no_clock_can_add_is_refused_for_every_setting(environment, value):
+def test_an_infinite_or_too_long_time_is_refused_for_every_setting(environment, value):
     names = sorted(f"OUTBOX_{name.upper()}" for name in Settings.model_fields if name.endswith("_seconds"))
     environment(**COMPLETE, **dict.fromkeys(names, value))
     assert names == [line.partition(":")[0] for line in mistakes()]
 
 
 @pytest.mark.parametrize("value", ["https://n.servicebus.windows.net/", '"n.servicebus.windows.net"'])
-def test_a_namespace_is_a_host_without_scheme_and_quotes(environment, value):
+def test_a_namespace_has_to_be_a_host_without_scheme_and_quotes(environment, value):
     complete = {name: text for name, text in COMPLETE.items() if "SERVICEBUS" not in name}
     environment(**complete, OUTBOX_SERVICEBUS_NAMESPACE=value)
     (mistake,) = mistakes()
     assert mistake.startswith("OUTBOX_SERVICEBUS_NAMESPACE: must be a host")
 
 
-def test_a_signature_may_take_the_place_of_a_key(environment):
+def test_a_connection_string_may_have_a_signature_instead_of_a_key(environment):
     signature = "SharedAccessSignature=SharedAccessSignature sr=sb%3A%2F%2Fb&sig=s&se=2000000000&skn=n"
     environment(**COMPLETE | {"OUTBOX_SERVICEBUS_CONNECTION_STRING": f"Endpoint=sb://b;{signature}"})
     assert "b" == load().namespace
@@ -127,7 +129,7 @@ def test_a_signature_may_take_the_place_of_a_key(environment):
     assert mistake.endswith("it lacks Endpoint=…")
 
 
-def test_no_error_shows_a_secret(environment):
+def test_errors_about_settings_show_no_secret(environment):
     environment(
         OUTBOX_COSMOS_CONNECTION_STRING=f"AccountKey={KEY}",
         OUTBOX_SERVICEBUS_CONNECTION_STRING=f"SharedAccessKey={KEY}",
@@ -144,13 +146,13 @@ def test_printed_settings_show_no_secret(environment):
 @pytest.mark.parametrize(
     ("text", "hour"), [("2026-11-21T08:00:00Z", 8), ("2026-11-21T10:00:00+02:00", 8), ("2026-11-21", 0)]
 )
-def test_a_start_time_is_read_with_its_zone_and_without_one_in_utc(environment, text: str, hour: int):
+def test_a_start_time_without_a_zone_is_read_as_utc(environment, text: str, hour: int):
     environment(**COMPLETE, OUTBOX_START=text)
     assert datetime(2026, 11, 21, hour, tzinfo=UTC) == load().start
 
 
 @pytest.mark.parametrize("name", [" ", "a b", "ü", "a?", "/events", "e" * 261])
-def test_a_topic_that_cannot_be_is_refused_wherever_it_is_named(environment, name):
+def test_an_impossible_name_of_a_topic_is_refused_in_each_setting(environment, name):
     environment(**COMPLETE | {"OUTBOX_TOPIC": name, "OUTBOX_ROUTES": f"action:Renamed={name}x x"})
     assert ["OUTBOX_ROUTES", "OUTBOX_TOPIC"] == [line.partition(":")[0] for line in mistakes()]
 
@@ -160,7 +162,7 @@ def test_an_empty_variable_counts_as_not_set(environment):
     assert Settings.model_fields["lanes"].default == load().lanes
 
 
-def test_an_unknown_variable_is_named_with_the_setting_it_probably_means(environment):
+def test_an_unknown_variable_is_reported_with_the_most_similar_setting(environment):
     environment(OUTBOX_TOPICS="e")
     assert mistakes()[-1] == "OUTBOX_TOPICS is not a setting; did you mean OUTBOX_TOPIC?"
     environ = {"OUTBOX_LANNES": "4", "OUTBOX_ZZZ": "1", "OUTBOX_TOPIC": "t", "PATH": "/"}
@@ -170,7 +172,7 @@ def test_an_unknown_variable_is_named_with_the_setting_it_probably_means(environ
     ] == unknown_variables(environ)
 
 
-def test_a_setting_of_a_consumer_is_no_typing_error_of_a_worker_that_has_another_mistake(environment):
+def test_a_worker_does_not_report_a_consumer_s_settings_as_typing_errors(environment):
     environment(OUTBOX_LANES="abc", OUTBOX_SUBSCRIPTION="all")
     assert not [line for line in mistakes() if "SUBSCRIPTION" in line]
 
@@ -178,7 +180,7 @@ def test_a_setting_of_a_consumer_is_no_typing_error_of_a_worker_that_has_another
 @pytest.mark.parametrize(
     ("name", "text"), [("SDK_ONLY", "true"), ("SESSIONS", "false"), ("SERVICEBUS_TRANSPORT", "websockets")]
 )
-def test_the_lean_receiver_is_refused_where_the_sdk_has_to_receive(environment, name: str, text: str):
+def test_the_lean_receiver_is_refused_with_settings_that_need_the_sdk(environment, name: str, text: str):
     environment(**COMPLETE, OUTBOX_RECEIVER="amqp", **{f"OUTBOX_{name}": text})
     with pytest.raises(ConfigurationError, match=f"OUTBOX_RECEIVER=amqp .* OUTBOX_{name}={text}"):
         load_consumer()
@@ -191,7 +193,7 @@ def test_worker_and_consumer_together_have_at_most_34_settings():
 @pytest.mark.parametrize(
     ("said", "megabytes"), [("1048576000", 1000), ("99999999999", 1024), ("max\n", 512), (None, 512)]
 )
-def test_a_worker_may_take_what_its_container_may_and_a_gigabyte_at_most(
+def test_the_memory_limit_is_the_container_s_and_at_most_a_gigabyte(
     tmp_path: Path, said: str | None, megabytes: int
 ):
     limit = tmp_path / "memory.max"
@@ -201,12 +203,12 @@ def test_a_worker_may_take_what_its_container_may_and_a_gigabyte_at_most(
 
 
 @pytest.mark.parametrize("address", ["8080", "0", "0.0.0.0:8080", "[::1]:65535", "localhost:1"])
-def test_the_health_server_listens_on_a_port_or_on_an_address_and_a_port(environment, address: str):
+def test_the_health_port_may_include_an_address(environment, address: str):
     environment(**COMPLETE, OUTBOX_HEALTH_PORT=address)
     assert address == load().health_port
 
 
-def test_a_command_runs_although_the_times_of_a_worker_contradict_each_other(environment):
+def test_commands_ignore_contradictions_between_a_worker_s_times(environment):
     environment(**COMPLETE, OUTBOX_LEASE_EXPIRATION_SECONDS="300")
     assert 1 == len(mistakes())
     assert 300 == load(for_command=True).lease_expiration_seconds
@@ -225,12 +227,14 @@ def test_a_command_runs_although_the_times_of_a_worker_contradict_each_other(env
         ({"cosmos_container": "a", "topic": "a=x"}, "OUTBOX_TOPIC: names the topics of several containers"),
     ],
 )
-def test_settings_that_say_too_little_or_too_much_of_a_container_name_it(asked: dict[str, str], error: str):
+def test_the_error_for_an_inconsistent_container_setting_names_the_container(
+    asked: dict[str, str], error: str
+):
     (found,) = worker_settings(**{"cosmos_container": "a,b"} | asked).contradictions()
     assert found.startswith(error)
 
 
-def test_each_container_has_what_is_said_for_it_or_for_all():
+def test_a_container_s_own_setting_replaces_the_one_for_all_containers():
     settings = worker_settings(
         cosmos_container="a, b",
         topic="b=y,x",

@@ -1,4 +1,8 @@
-"""Several containers in one worker: each is relayed, one that cannot be stops no other, and page, probes and metrics name it."""
+"""
+Tests of one worker with several containers: each is relayed, and a container that cannot be relayed does not stop the others.
+
+The page, the probes and the metrics name the containers.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ from tests.support.worker_settings import worker_settings
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -44,7 +48,9 @@ TOPIC_OF = {"data": "people", "orders": "orders"}
 
 @asynccontextmanager
 async def several() -> AsyncIterator[tuple[Site, Broker]]:
-    """Open a site with the containers `data` and `orders`; `lost` is named and not there."""
+    """
+    Open a site with the containers `data` and `orders`. The settings also name `lost`, which does not exist.
+    """
     async with ServiceBusServer(Broker.from_config(TOPICS), port=0) as bus, opened_site() as site:
         await create(site, "orders")
         site.environment.update(
@@ -79,7 +85,7 @@ async def published(broker: Broker, topic: str, count: int) -> None:
 
 
 async def said(site: Site, *command: str, code: int) -> str:
-    """Return what a command prints, and says on standard error."""
+    """Run a command; return its standard output and standard error."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cosmos_outbox_worker", *command),
         env=site.environment,
@@ -91,7 +97,8 @@ async def said(site: Site, *command: str, code: int) -> str:
     return output.decode()
 
 
-async def test_each_container_is_relayed_beside_one_that_is_missing_and_over_a_kill():
+async def test_each_container_is_relayed_although_another_one_is_missing():
+    """The worker is killed and replaced in the middle of this test."""
     async with several() as (site, broker):
         for number in range(3):
             await commit(site, "data", number)
@@ -144,7 +151,7 @@ def only_the_missing_one_is_unready(status: int, body: str) -> bool:
 
 
 async def commands_name_their_container(site: Site) -> bool:
-    # The subscriptions have no sessions, as each worker saw at its start
+    # Each worker has seen at its start that the subscriptions have no sessions.
     rows = [json.loads(line) for line in (await said(site, "status", "--json", code=4)).splitlines()]
     assert {"found-at-start"} == {row["causes"][0]["kind"] for row in rows[:2]}
     assert {"data": 0, "orders": 1, "lost": 0} == {row["container"]: row["parked_keys"] for row in rows}
@@ -164,14 +171,14 @@ def told_of(event: str, snapshot: Snapshots) -> list[str]:
 
 
 @pytest.mark.parametrize(("containers", "seconds"), [(2, 15), (8, 30), (20, 60)])
-async def test_the_more_containers_the_more_seldom_what_waits_is_polled(containers: int, seconds: float):
+async def test_the_poll_interval_grows_with_the_number_of_containers(containers: int, seconds: float):
     names = ",".join(f"c{number}" for number in range(containers))
     telemetry: Any = SimpleNamespace(beside=lambda **_: None)
     workers = Workers(worker_settings(cosmos_container=names), telemetry, telemetry)
     assert seconds == workers.health.poll_interval.total_seconds()
 
 
-async def test_workers_run_inside_another_program_and_one_that_is_halted_stops_no_other(
+async def test_an_embedded_worker_that_is_halted_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async with several() as (site, broker):

@@ -1,5 +1,5 @@
 """
-Traces and metrics end to end: from a commit, through a worker process, to a subscriber, asserted at an OTLP receiver.
+Tests of traces and metrics from end to end: from a commit, through a worker process, to a subscriber, at an OTLP endpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tests.support.site import eventually, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -70,7 +70,8 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_links_to_each_commit():
+async def test_one_trace_leads_from_a_commit_to_its_subscriber():
+    """The span of a send links to all commits whose events it sends."""
     async with receiving() as receiver, opened_site() as site:
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
@@ -132,14 +133,14 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
         values(point.attributes)
         for point in receiver.metrics["azure.cosmosdb.client.operation.request_charge"].histogram.data_points
     ]
-    # All that it asks, not the feed alone
+    # Request charges are measured for all requests of the worker, not only for reads of the change feed.
     assert {
         ("data", "query_change_feed"),
         ("leases", "replace_item"),  # of leases and heartbeats
         ("leases", "query_items"),
         ("parked", "query_items"),
     } <= {(one.get("db.collection.name"), one["db.operation.name"]) for one in asked}
-    # Each alarm that never was is there as well, or the first one would be no rise.
+    # Counters of alarms start at 0, because the first alarm would otherwise be no increase.
     alarms = {
         values(point.attributes)["outbox.alarm"]: point.as_int
         for point in receiver.metrics["outbox.alarms"].sum.data_points
@@ -147,7 +148,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
 
 
-async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_to_the_receivers(
+async def test_a_request_to_the_stack_is_one_trace_from_the_api_to_the_receivers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -199,7 +200,7 @@ async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_to_the_rec
         assert spans <= found
 
 
-async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
+async def test_the_span_of_a_failed_message_names_the_error():
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     message = SimpleNamespace(
@@ -221,7 +222,7 @@ async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
 
 
 async def cause_of_a_commit() -> str:
-    """Commit something, and return what its event says it was caused by."""
+    """Commit an entity, and return the causation id of its event."""
     store = MemoryContainer()
     async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
         created = await create(uow, Contact(id="caused", name=Name(first_name="Ada", last_name="Lovelace")))
@@ -229,7 +230,7 @@ async def cause_of_a_commit() -> str:
     return str(event["meta"]["causationId"])
 
 
-async def test_a_failed_send_is_an_error_span():
+async def test_the_span_of_a_failed_send_has_an_error_status():
     class Refusing:
         lanes = 1
 
@@ -249,7 +250,7 @@ async def test_a_failed_send_is_an_error_span():
     )  # fmt: skip
 
 
-def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_may_set_the_service_name_of_the_worker(monkeypatch: pytest.MonkeyPatch):
     def named() -> set[str]:
         with open_telemetry(instance="w") as telemetry:
             (line,) = re.findall(r"^target_info\{(.*)\}", telemetry.exposition()[0].decode(), re.MULTILINE)
@@ -264,7 +265,7 @@ def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.Monk
     assert {'service_name="named"', 'service_instance_id="pod-7"'} == named()
 
 
-def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch):
+def test_a_variable_that_opentelemetry_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", "nonsense")
     with (
         pytest.raises(ConfigurationError, match=r"OTEL_… variables: .*nonsense"),
@@ -273,7 +274,7 @@ def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.
         pass
 
 
-async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_than_allowed(
+async def test_a_silent_otlp_endpoint_delays_the_end_only_by_the_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("cosmos_outbox_worker.telemetry._EXPORT_SECONDS", 0.1)
@@ -284,10 +285,11 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
         with open_telemetry(instance="w") as telemetry:
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
-        # It has ended, though the SDK still waits.
+        # The program has ended, although the threads of the exporters still wait for an answer.
         ending = [thread for thread in threading.enumerate() if thread.name == "telemetry-shutdown"]
         assert 2 == len(ending)
-        # Without an answer the SDK would retry, and warn of it, half a minute into the tests that follow.
+        # The test answers the requests at last, because the SDK would otherwise retry for half a minute and log warnings
+        # during later tests.
         with ExitStack() as connections:
             for _ in ending:
                 connection = connections.enter_context(silent.accept()[0])
@@ -297,7 +299,7 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
                 assert not thread.is_alive()
 
 
-async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
+async def test_probes_page_and_metrics_show_that_the_broker_is_down():
     async with opened_site() as site:
         worker = await site.start_worker(OUTBOX_STALLED_SECONDS="2")
         url = await worker.health_url()
@@ -346,7 +348,7 @@ def _plain(exposition: str) -> str:
 
 
 @pytest.mark.parametrize(("ceiling", "told"), [(None, []), (40.0, ["0.96", "7.0"])])
-def test_metrics_report_how_much_of_a_ceiling_is_used_and_how_long_sends_wait(
+def test_metrics_show_the_use_of_the_send_rate_and_the_waits_that_it_causes(
     ceiling: float | None, told: list[str]
 ):
     with open_telemetry(instance="w") as telemetry:
@@ -358,7 +360,7 @@ def test_metrics_report_how_much_of_a_ceiling_is_used_and_how_long_sends_wait(
 
 
 @pytest.mark.parametrize("unseen", [0, 90])
-def test_what_is_not_seen_any_more_gets_older_and_is_counted_no_more(unseen: int):
+def test_metrics_of_an_unseen_backlog_show_its_age_but_no_counts(unseen: int):
     seen = replace(HEALTHY, unseen=timedelta(seconds=unseen), parked=None if unseen else HEALTHY.parked)
     with open_telemetry(instance="w") as telemetry:
         telemetry.observed = seen

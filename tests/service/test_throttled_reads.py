@@ -1,4 +1,8 @@
-"""A worker of low priority beside a busy service: it waits, not the commits, and what it read late is sent all the same."""
+"""
+Tests of a worker of low priority beside a busy service: the worker waits instead of the commits.
+
+Events that it reads late are sent all the same.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from tests.support.site import Site, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -24,7 +28,9 @@ UNITS = 20  # a second: one commit of a contact costs less, two cost more
 
 @pytest.fixture
 async def busy() -> AsyncIterator[tuple[Site, Callable[[], None]]]:
-    """Open a site whose container has few request units a second, and a clock that stands until it is told to go on."""
+    """
+    Open a site whose container has few request units a second, and whose clock moves only when the test says so.
+    """
     async with opened_site() as site:
         seconds = [float(int(time.time()))]
         site.cosmos.account.clock = lambda: seconds[0]
@@ -43,9 +49,10 @@ async def until_so(fact: Callable[[], bool], meanwhile: Callable[[], None] = lam
             await asyncio.sleep(0.1)
 
 
-async def test_low_priority_waits_while_commits_use_the_request_units_and_loses_nothing(
+async def test_a_worker_of_low_priority_waits_while_commits_use_the_request_units(
     busy: tuple[Site, Callable[[], None]],
 ):
+    """A worker of low priority sends all events once the commits leave request units for it."""
     site, pass_a_second = busy
     refused, ids = site.cosmos.gateway.counts, []
     settings = settings_of(

@@ -1,5 +1,5 @@
 """
-A worker and a consumer inside a program that runs on uvloop, as one that `uvicorn[standard]` serves does.
+Tests of a worker and a consumer inside a program that runs on uvloop, as programs with `uvicorn[standard]` do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("receiver", "transport"),
     [("sdk", "tcp"), ("sdk", "websockets"), ("amqp", "tcp")],
 )
-def test_what_is_committed_takes_effect(receiver: str, transport: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_committed_event_takes_effect_on_uvloop(
+    receiver: str, transport: str, monkeypatch: pytest.MonkeyPatch
+):
     uvloop = importlib.import_module("uvloop")
     handled: list[str] = []
     done = asyncio.Event()

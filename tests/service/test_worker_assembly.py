@@ -1,4 +1,4 @@
-"""What the worker's settings ask for is what it is put together of."""
+"""Tests that a worker is assembled as its settings ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -31,7 +31,7 @@ COMPLETE: dict[str, Any] = {
     "servicebus_connection_string": "Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
     "topic": "events",
 }
-# What the process that runs the program reads.
+# Settings that the process reads, outside of the assembly that this test watches.
 READ_ELSEWHERE = {"log_level", "health_port"}
 
 
@@ -45,7 +45,7 @@ def settings_of(**values: Any) -> Settings:
     return Settings(**{**COMPLETE, **values})
 
 
-def test_the_processors_options_are_what_the_settings_ask_for():
+def test_the_options_of_the_processor_follow_from_the_settings():
     values = {
         "processor_name": "billing",
         "instance_name": "worker-7",
@@ -68,7 +68,8 @@ def test_the_processors_options_are_what_the_settings_ask_for():
     assert "2026-01-01T00:00:00+00:00" == getattr(begun, "isoformat", lambda: begun)()
 
 
-async def test_one_ceiling_is_for_all_containers_and_its_pages_last_a_second():
+async def test_all_containers_share_one_send_rate():
+    """A page of the change feed has at most as many changes as may be sent in a second."""
     assert [1, 40, 1000] == [
         processor_options(settings_of(send_rate=rate)).max_items for rate in (0.1, 40, 5000)
     ]
@@ -82,8 +83,8 @@ async def test_one_ceiling_is_for_all_containers_and_its_pages_last_a_second():
                 assert 1 == publisher.at_once
 
 
-async def test_every_setting_is_read():
-    """One that nothing reads does nothing, and says nothing of it."""
+async def test_every_setting_of_a_worker_is_read():
+    """A setting that no code reads would have no effect, and nothing would say so."""
     read = set[str]()
 
     class Watched(Settings):
@@ -104,7 +105,7 @@ async def test_every_setting_is_read():
 
 
 async def planted(site: Site, name: str) -> None:
-    """Have another processor have a lease of the container."""
+    """Create a lease of another processor for the same container."""
     database = site.client.get_database_client("contacts")
     properties = await database.get_container_client("data").read()
     lease = f"{name}127.0.0.1_{database_rid(properties['_rid'])}_{properties['_rid']}..0"
@@ -115,7 +116,8 @@ def database_rid(container_rid: str) -> str:
     return base64.b64encode(base64.b64decode(container_rid.replace("-", "/"))[:4]).decode().replace("/", "-")
 
 
-async def test_a_worker_that_is_to_delete_what_another_processor_reads_exits_2_and_names_it():
+async def test_a_worker_refuses_to_delete_events_that_another_processor_reads():
+    """The worker names the other processor and ends with exit code 2."""
     async with opened_site() as site:
         await planted(site, "audit")
         worker = await site.start_worker(OUTBOX_DELETE_AFTER_PUBLISH="*")
@@ -125,7 +127,7 @@ async def test_a_worker_that_is_to_delete_what_another_processor_reads_exits_2_a
         await eventually(await beside.health_url() + "/readyz", lambda status, body: '"lease":' in body)
 
 
-async def test_a_worker_warns_where_time_to_live_is_not_as_an_outbox_needs_it_and_goes_on():
+async def test_a_worker_warns_of_an_unsuitable_time_to_live_and_goes_on():
     async with opened_site() as site:
         database = site.client.get_database_client("contacts")
         for name, seconds, said in (
