@@ -1,4 +1,4 @@
-"""A world of processors for each test that asks for one."""
+"""The fixture that runs change feed processors on an emulator of its own for each test."""
 
 from __future__ import annotations
 

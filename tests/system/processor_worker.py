@@ -1,7 +1,7 @@
 """
-A change feed processor alone, as a process that tests kill and freeze: each change becomes one line of a shared file.
+A change feed processor as a process that tests kill and freeze. It appends a line for each change to a shared file.
 
-`CLOCK_AHEAD_SECONDS` in its environment sets its wall clock wrong, `EXPIRATION_SECONDS` says when a lease expires.
+The variable `CLOCK_AHEAD_SECONDS` sets its wall clock wrong, and `EXPIRATION_SECONDS` sets when a lease expires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from cosmos_outbox.retries import Backoff
 
 async def main(connection_string: str, name: str, sink_path: str) -> None:
     """Process changes until SIGTERM."""
-    # One write of a short line to a file opened so is atomic: the file tells the order in which changes arrived.
+    # A single write of a short line in append mode is atomic. So the order of the lines is the order in which the workers
+    # handled the changes.
     sink = os.open(sink_path, os.O_WRONLY | os.O_APPEND)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -61,7 +62,7 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # or it would look for garbage in all modules as it ends: a fifth of a second
+    gc.freeze()  # collecting garbage in all modules at the end would take a fifth of a second
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("azure").setLevel(logging.ERROR)
     asyncio.run(main(*sys.argv[1:]))

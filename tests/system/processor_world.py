@@ -1,5 +1,5 @@
 """
-The emulator, change feed processors on it as real processes, what they wrote to a shared file, and facts to wait for.
+Runs change feed processors as processes on an emulator, and reads from a shared file which changes they handled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class World:
-    """The emulator, its containers, the workers and the file that their handlers write to."""
+    """The emulator, its containers, the workers, and the file to which their handlers write."""
 
     def __init__(
         self,
@@ -52,7 +52,9 @@ class World:
         self, name: str, *, clock_ahead_seconds: float = 0, expiration_seconds: float = 4
     ) -> Child:
         """
-        Start a worker. Where none may lose a lease, an expiration longer than a busy machine holds it up keeps it from that.
+        Start a worker.
+
+        A test in which no lease may be lost sets an expiration that is longer than any delay on a busy machine.
         """
         return await self._children.start(
             name,
@@ -67,7 +69,7 @@ class World:
 
     async def recreate(self) -> None:
         """
-        Delete the monitored container and create it again; what was written before does not count any more.
+        Delete the monitored container and create it again. Changes written before no longer have to arrive.
         """
         await self._database.delete_container("data")
         await self._database.create_container("data", PartitionKey("/partitionKey"))
@@ -115,7 +117,7 @@ class World:
         return [(worker, key, int(n)) for worker, key, n in lines]
 
     def repeated(self) -> list[tuple[str, int]]:
-        """Return the changes that arrived more than once."""
+        """Return the changes that were handled more than once."""
         copies = Counter((key, n) for _, key, n in self.arrivals())
         return [change for change, count in copies.items() if count > 1]
 
@@ -126,7 +128,7 @@ class World:
         return all(numbers[key] == set(range(count)) for key, count in self._written.items())
 
     def out_of_order(self) -> list[tuple[str, int]]:
-        """Return the changes whose first copy arrived before that of an earlier one of their key."""
+        """Return the changes that were first handled before an earlier change of their key."""
         reached: dict[str, int] = defaultdict(int)
         wrong = []
         for _, key, n in self.arrivals():
@@ -153,7 +155,7 @@ async def a_world(directory: Path) -> AsyncIterator[World]:
         ControlServer(cosmos, Broker.default(), clock=clock) as controlled,
         open_cosmos_client(connection_string=cosmos.connection_string) as client,
         aiohttp.ClientSession(controlled.url, raise_for_status=True) as control,
-        # Workers end before the server that they talk to.
+        # The workers are the last to start, so they end before the server that they use.
         Children(directory, grace_seconds=HUNG_SECONDS) as children,
     ):
         database = await client.create_database("db")
@@ -163,7 +165,7 @@ async def a_world(directory: Path) -> AsyncIterator[World]:
 
 
 async def owned_by(world: World, *names: str) -> None:
-    """Wait until these workers alone own the leases, each of them a fair share."""
+    """Wait until exactly these workers own the leases, each of them a fair share."""
 
     async def fact() -> bool:
         shares = Counter(await world.owners())
@@ -173,7 +175,7 @@ async def owned_by(world: World, *names: str) -> None:
 
 
 async def started(world: World, *names: str) -> list[Child]:
-    """Start workers, and return them once they share the leases."""
+    """Start workers, wait until they share the leases, and return them."""
     workers = [await world.start(name) for name in names]
     await owned_by(world, *names)
     return workers

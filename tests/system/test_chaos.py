@@ -1,5 +1,5 @@
 """
-Chaos in short: real workers killed, frozen and drained under load, a range split; everything accounted for.
+A short chaos run: real workers are killed, frozen and drained under load, and ranges split. Then every event is accounted for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
-# Within 8 s: a kill, a freeze that ends as a zombie, splits, a hot partition, an outage of the broker, and all leases deleted
+# With this seed, the 8 s contain a kill, a freeze past the expiry of leases, splits, a hot partition, an outage of the
+# broker, and the deletion of all leases.
 SEED = 3922
 
 
-async def test_every_event_arrives_once_and_in_order_whatever_happens_to_the_workers(tmp_path: Path):
-    # Half of what `make chaos` does to the fleet in each second, so that two cores are not busy for a minute
+async def test_every_event_arrives_once_and_in_order_in_a_short_chaos_run(tmp_path: Path):
+    # The fleet gets half of the load per second of `make chaos`, so that the test does not keep two cores busy for a minute.
     options = ChaosOptions(
         seconds=8, seed=SEED, accounts=24, commits_per_second=30, partitions=8, most_partitions=12
     )

@@ -1,4 +1,6 @@
-"""The main job for real: every process, HTTP and AMQP, one worker killed, everything accounted for."""
+"""
+Tests of the demo with all its real processes over HTTP and AMQP: a worker is killed, and every event is accounted for.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def files_in(temporary: Path) -> list[Path]:
 
 
 def running_in(temporary: Path) -> list[str]:
-    """Name the processes that were started with this directory for temporary files."""
+    """Return the command lines of the processes that were started with this folder for temporary files."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -49,7 +51,7 @@ def running_in(temporary: Path) -> list[str]:
 
 
 def children_of(pid: int) -> dict[str, int]:
-    """Return the pids of a process's children by the module they run."""
+    """Return the pids of a process's children by the module that they run."""
     pids: dict[str, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -98,7 +100,8 @@ async def test_every_event_arrives_once_and_in_order_although_a_worker_is_killed
     assert [] == running_in(tmp_path)
 
 
-async def test_a_demo_that_is_interrupted_leaves_no_process_and_names_its_logs(tmp_path):
+async def test_an_interrupted_demo_leaves_no_process_running(tmp_path):
+    """A demo that is interrupted ends all processes and prints where its logs are."""
     process = await start("demo", "--contacts", "2000", temporary=tmp_path)
     await all_started(process)
     process.send_signal(signal.SIGINT)
@@ -127,19 +130,20 @@ async def run_in_shell(command: str) -> str:
     return output.decode()
 
 
-async def test_the_stack_runs_until_ctrl_c_and_what_it_tells_to_try_works(tmp_path):
+async def test_the_commands_that_the_running_stack_suggests_work(tmp_path):
+    """`python -m demo run` suggests commands and runs until Ctrl-C."""
     process = await start("run", "--port", "0", temporary=tmp_path)
     try:
         told = await read_until("Ctrl-C stops everything", process)
-        # A command is a paragraph that is indented.
+        # The output has each suggested command as an indented paragraph.
         _, create, split, look = (
             part for part in told.split("\n\n") if part.startswith("  ")
         )  # the pages first
         assert "201 Created" in await run_in_shell(create)
         await read_until("received ContactCreatedEvent of contact", process)
         assert "children" in await run_in_shell(split)
-        await run_in_shell(look)  # it would not end with 0 where there is something to mend
-    finally:  # also where a claim fails, or its processes would go on for ever
+        await run_in_shell(look)  # its exit code is not 0 if there is a problem
+    finally:  # also after a failed assertion, because the processes would otherwise never end
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()
     assert (0, b"") == (process.returncode, errors)

@@ -1,5 +1,5 @@
 """
-Disasters, each followed by the steps of docs/how-to/recover.md: nothing is lost that the page does not name.
+Tests of disasters, each followed by the steps of docs/how-to/recover.md: nothing is lost beyond what that page says.
 
 The worker runs inside the test, and is stopped wherever the page says so.
 """
@@ -47,7 +47,9 @@ FAST = {
 
 
 class Place:
-    """An outbox on emulators, its operator's commands, and a worker where one is to run."""
+    """
+    An outbox on emulators, with the operator's commands and a worker that the test starts when it needs one.
+    """
 
     def __init__(self, emulators: OutboxEmulators) -> None:
         self.emulators = emulators
@@ -65,7 +67,7 @@ class Place:
         return self.bus.stats()["topics"][self.name]
 
     def sent(self) -> int:
-        """Return how many messages the topic has taken, those among them that it knew already too."""
+        """Return how many messages the topic has accepted, including those that it dropped as duplicates."""
         return int(self.topic["published"] + self.topic["duplicates"])
 
     def command(self, *arguments: str, code: int = 0) -> str:
@@ -81,7 +83,7 @@ class Place:
         asyncio.run(opened())
 
     def commit(self, *names: str, at_once: int = 1) -> None:
-        """Commit an event for each name, of the key "k"."""
+        """Commit an event for each name, all with the partition key "k"."""
 
         async def write() -> None:
             async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
@@ -97,7 +99,7 @@ class Place:
         asyncio.run(write())
 
     def lose(self, container: str, key: str) -> None:
-        """Delete a container, and create it anew."""
+        """Delete a container and create it again."""
 
         async def work(database: DatabaseProxy) -> None:
             await database.delete_container(container)
@@ -106,7 +108,7 @@ class Place:
         self.on_database(work)
 
     def work(self, until: Callable[[Worker], bool]) -> None:
-        """Run a worker until something is so; its end drains it."""
+        """Run a worker until a condition is true, then drain it."""
 
         async def run() -> None:
             async with self.worker() as worker:
@@ -116,7 +118,7 @@ class Place:
 
     @asynccontextmanager
     async def worker(self, name: str = "worker") -> AsyncIterator[Worker]:
-        """Run a worker with the settings as they are now."""
+        """Run a worker with the current settings."""
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in {**self.environment, "OUTBOX_INSTANCE": name}.items():
                 patch.setenv(variable, value)
@@ -126,7 +128,7 @@ class Place:
 
     @asynccontextmanager
     async def api(self) -> AsyncIterator[Client]:
-        """Serve the contacts with the account's key as it is in the settings now."""
+        """Serve the contacts API with the account key in the current settings."""
         account = self.environment["OUTBOX_COSMOS_CONNECTION_STRING"]
         settings = Settings(cosmos_connection_string=account, cosmos_database=self.emulators.database)
         async with served(create_app(settings)) as client:
@@ -134,7 +136,7 @@ class Place:
 
     def break_link(self) -> None:
         """
-        Detach the sender at its next message, before that is stored: only a link that opens shows its token again.
+        Detach the sender at its next message, before that is stored. Only a link that is opened again presents its token again.
         """
         self.bus.add_fault({"action": "detach-before-store", "entity": self.name, "count": 1})
 
@@ -145,7 +147,7 @@ class Place:
         }
 
     def relay(self, sent: int) -> None:
-        """Run a worker until so many messages were sent in all."""
+        """Run a worker until the topic has accepted so many messages in all."""
         self.work(lambda worker: self.sent() >= sent)
         assert sent == self.sent()
 
@@ -180,7 +182,8 @@ def place(emulators: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield Place(found)
 
 
-def test_after_the_loss_of_the_lease_container_events_are_sent_again_and_the_topic_drops_them(place: Place):
+def test_after_the_loss_of_the_leases_events_are_sent_again_as_duplicates(place: Place):
+    """Events since the start of the new leases are sent again, and the topic drops them as duplicates."""
     place.commit("1", "2", "3")
     place.relay(3)
     place.cosmos.advance(60)
@@ -192,12 +195,13 @@ def test_after_the_loss_of_the_lease_container_events_are_sent_again_and_the_top
     place.commit("6")
     place.relay(5 + 2 + 1)
     assert 2 == place.topic["duplicates"], (
-        "what was committed since the start, and nothing else, was sent again"
+        "exactly the events that were committed since the start were sent again"
     )
     assert 6 == place.topic["published"]
 
 
-def test_the_lease_container_is_lost_where_the_first_start_was_now_and_what_waits_is_sent(place: Place):
+def test_after_the_loss_of_leases_that_began_at_now_waiting_events_are_sent(place: Place):
+    """When leases that began at "now" are lost, the container is read from its beginning."""
     place.environment |= {"OUTBOX_START": "now"}
     place.commit("before the first worker")
     polls: set[datetime | None] = set()
@@ -215,11 +219,11 @@ def test_the_lease_container_is_lost_where_the_first_start_was_now_and_what_wait
     place.lose("leases", "/id")
     place.work(
         lambda worker: place.topic["published"] >= 4
-    )  # all of the container: what was sent is sent again
+    )  # the whole container is read, so sent events are sent again
     assert 1 == place.topic["duplicates"]
 
 
-def test_a_renamed_processor_reports_the_events_of_the_old_one_until_they_are_sent(
+def test_a_renamed_processor_reports_the_unsent_events_of_its_old_name(
     place: Place,
 ):
     place.commit("1")
@@ -236,8 +240,8 @@ def test_a_renamed_processor_reports_the_events_of_the_old_one_until_they_are_se
     place.command("doctor", code=1)  # of its leases, which have no worker
 
 
-def test_a_region_fails_over_without_its_latest_writes(place: Place):
-    """Its LSNs fall back, so the leases lie ahead of their ranges."""
+def test_a_reset_of_the_leases_recovers_from_a_failover_that_lost_writes(place: Place):
+    """After such a failover, the LSNs fall back, so the positions of the leases are ahead of their ranges."""
     place.commit("1", "2")
     place.relay(2)
     place.cosmos.take_snapshot(place.emulators.database, "data")
@@ -253,8 +257,10 @@ def test_a_region_fails_over_without_its_latest_writes(place: Place):
     assert "position-ahead" not in place.findings(code=1)
 
 
-def test_a_container_is_restored_as_a_new_one_and_read_from_its_beginning(place: Place):
-    """It has another resource id, so leases and parked keys of the old one are not its own."""
+def test_a_restored_container_is_read_from_its_beginning(place: Place):
+    """
+    A restored container has another resource id, so the leases and parked keys of the old one do not belong to it.
+    """
     place.commit("1", "2")
     place.relay(2)
     place.command("parked", "park", "k", "--reason", "by hand", "--yes")
@@ -267,7 +273,9 @@ def test_a_container_is_restored_as_a_new_one_and_read_from_its_beginning(place:
 
 @pytest.mark.parametrize(("killed", "read"), [(True, 1), (False, 0)])
 def test_a_start_of_now_reads_a_recreated_container_from_its_beginning(place: Place, killed: bool, read: int):
-    """Its heartbeat names the container, not the resource id."""
+    """
+    A worker knows by an old heartbeat that the container was recreated: heartbeats name it without its resource id.
+    """
     place.environment |= {"OUTBOX_START": "now"}
 
     async def leave_a_heartbeat(database: DatabaseProxy) -> None:
@@ -291,7 +299,7 @@ def test_a_start_of_now_reads_a_recreated_container_from_its_beginning(place: Pl
     assert (read, killed) == (place.sent(), "LeasesLost" in alarms)
 
 
-def test_the_parked_container_is_lost_and_a_replay_sends_what_it_held(place: Place):
+def test_a_replay_sends_the_events_that_a_lost_parked_container_held(place: Place):
     place.commit("1")
     place.relay(1)
     place.command("parked", "park", "k", "--reason", "by hand", "--yes")
@@ -303,12 +311,12 @@ def test_the_parked_container_is_lost_and_a_replay_sends_what_it_held(place: Pla
     place.commit("next")
     place.command("replay", "--since", "2026-01-01T00:00:00Z", "--yes")
     assert (2, 1) == (place.topic["published"], place.topic["duplicates"]), (
-        "what is next is left to the worker"
+        "the event that is not sent yet is left to the worker"
     )
     place.relay(4)
 
 
-def test_a_topic_is_deleted_and_a_replay_sends_what_no_receiver_took(place: Place):
+def test_a_replay_sends_the_events_that_were_lost_with_a_deleted_topic(place: Place):
     place.commit("1", "2")
     place.relay(2)
     place.bus.delete(place.name)
@@ -316,11 +324,14 @@ def test_a_topic_is_deleted_and_a_replay_sends_what_no_receiver_took(place: Plac
     place.work(lambda worker: any("cannot be sent to" in reason for reason in worker.snapshot().unready))
     place.create_topic()
     place.command("replay", "--since", "2026-01-01T00:00:00Z", "--yes")
-    assert 2 == place.topic["published"], "what was not sent yet is left to the worker"
+    assert 2 == place.topic["published"], "events that are not sent yet are left to the worker"
     place.relay(3)
 
 
-def test_an_account_gets_another_name_and_the_topic_drops_what_is_sent_again(place: Place):
+def test_after_a_change_of_the_account_s_name_events_are_sent_again_as_duplicates(place: Place):
+    """
+    Leases belong to the host of the account, so the container is read again, and the topic drops the duplicates.
+    """
     place.commit("1")
     place.relay(1)
     moved = place.environment["OUTBOX_COSMOS_CONNECTION_STRING"].replace("127.0.0.1", "localhost")
@@ -331,9 +342,7 @@ def test_an_account_gets_another_name_and_the_topic_drops_what_is_sent_again(pla
     assert "localhost" in place.command("status", "--json")
 
 
-def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(
-    place: Place, caplog: pytest.LogCaptureFixture
-):
+def test_no_event_is_lost_while_a_credential_has_expired(place: Place, caplog: pytest.LogCaptureFixture):
     place.commit("1")
     place.relay(1)
     place.commit("2")
@@ -344,8 +353,10 @@ def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(
     place.relay(2)
 
 
-def test_keys_are_rotated_while_api_and_workers_go_on(place: Place):
-    """A window with both keys is what each service has two of them for."""
+def test_keys_can_be_rotated_while_the_api_and_the_workers_go_on(place: Place):
+    """
+    Cosmos DB and Service Bus have two keys each, so that an old and a new one are valid at the same time.
+    """
 
     async def rotate() -> None:
         async with AsyncExitStack() as with_new:
@@ -369,7 +380,7 @@ def test_keys_are_rotated_while_api_and_workers_go_on(place: Place):
     ("service", "said"),
     [("cosmos", "Cosmos DB refuses the key or token"), ("bus", "The token has an invalid signature")],
 )
-def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_other(
+def test_a_worker_with_a_revoked_key_is_unready_until_it_gets_the_other_key(
     place: Place, service: str, said: str
 ):
     place.environment["OUTBOX_STALLED_SECONDS"] = "2"
@@ -377,7 +388,8 @@ def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_othe
 
     async def revoke() -> None:
         async with place.worker() as worker:
-            # Its checkpoint too: an event that was sent and is not noted is sent again, which is what the topic is to drop.
+            # The test waits for the checkpoint too, because an event that was sent but not checkpointed would be sent again,
+            # and the topic would drop it as a duplicate.
             await until_so(lambda: place.sent() == 1 and nothing_waits(worker))
             getattr(place, service).regenerate_key("primary")
             place.break_link()
@@ -397,7 +409,7 @@ def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_othe
     ("services", "said"),
     [(("bus",), "Service Bus does not answer"), (("cosmos", "bus"), "Cosmos DB does not answer")],
 )
-def test_a_worker_names_the_services_that_are_away_and_sends_once_they_are_back(
+def test_a_worker_names_an_unavailable_service_and_goes_on_afterwards(
     place: Place, services: tuple[str, ...], said: str
 ):
     faults = {"bus": {"action": "down", "seconds": 600}, "cosmos": {"status": 503, "count": None}}
@@ -416,7 +428,7 @@ def test_a_worker_names_the_services_that_are_away_and_sends_once_they_are_back(
             await until_so(lambda: place.sent() >= 2 and not worker.snapshot().unready)
 
     asyncio.run(leave())
-    gc.collect()  # what the SDK left open must not be found in another test
+    gc.collect()  # so that the warning of a socket that the SDK left open comes in this test, not in a later one
     assert 2 == place.topic["published"]
 
 
@@ -427,7 +439,7 @@ def test_a_worker_names_the_services_that_are_away_and_sends_once_they_are_back(
         ({"status": 429, "substatus": 3200}, "Cosmos DB throttles"),
     ],
 )
-def test_leases_cannot_be_written_which_each_worker_names_as_what_stops_the_ranges_that_it_lost(
+def test_workers_that_cannot_write_leases_name_the_cause_and_the_lost_ranges(
     place: Place, fault: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ):
     place.commit("1")
@@ -454,17 +466,19 @@ def test_leases_cannot_be_written_which_each_worker_names_as_what_stops_the_rang
     asyncio.run(refuse())
 
 
-def test_workers_are_ended_again_and_again_while_they_send_and_each_event_is_sent_once(place: Place):
+def test_draining_workers_while_they_send_causes_no_duplicates(place: Place):
     place.commit(*map(str, range(5_000)), at_once=100)
     for number in range(3):
         sent = place.sent()
         place.work(lambda _, sent=sent: place.sent() > min(sent, 4_999))
-        assert number or 0 < place.sent() < 5_000, "it was to end in the midst of it"
+        assert number or 0 < place.sent() < 5_000, (
+            "the worker should be drained before it has sent everything"
+        )
     place.relay(5_000)
     assert 0 == place.topic["duplicates"]
 
 
-def test_a_topic_of_other_properties_is_named_while_the_worker_sends(place: Place):
+def test_a_worker_reports_unsuitable_properties_of_its_topic_while_it_sends(place: Place):
     place.bus.delete(place.name)
     place.bus.add_topic({"name": place.name, "subscriptions": [{"name": "all"}]})
     place.commit("1")

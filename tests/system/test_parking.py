@@ -1,5 +1,5 @@
 """
-The quarantine lane with real processes: parked by one worker, known to the next, released while events arrive.
+Tests of parking with real processes: one worker parks a key, the next knows it, and it is released while events arrive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.site import Site, opened_site
 pytestmark = [
     pytest.mark.looptime(False),
     pytest.mark.system,
-    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -57,7 +57,7 @@ async def received(site: Site, key: str, *, count: int) -> list[str]:
     return ids
 
 
-async def test_a_parked_key_survives_its_worker_and_is_handed_back_under_load() -> None:
+async def test_a_parked_key_outlives_its_worker_and_can_be_released_under_load() -> None:
     async with opened_site() as site, AsyncExitStack() as stack:
         site.environment["OUTBOX_PARKED_CONTAINER"] = "parked"
         first = await site.start_worker()

@@ -1,5 +1,5 @@
 """
-Change feed processors as real processes on the emulator: frozen, drained, throttled and cut off under load.
+Tests of change feed processors as real processes on the emulator: frozen, drained, throttled and disconnected under load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.system.processor_world import RANGES, World, owned_by, started, until
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
 
-async def test_a_worker_frozen_past_expiry_writes_nothing_when_it_wakes(world: World):
+async def test_a_worker_that_wakes_after_its_leases_expired_does_not_write_them(world: World):
     (frozen,) = await started(world, "a")
     await world.start("b")
     await owned_by(world, "a", "b")
@@ -36,7 +36,8 @@ async def test_a_worker_frozen_past_expiry_writes_nothing_when_it_wakes(world: W
     assert "Traceback" not in world.log("a")
 
 
-async def test_splits_and_a_merge_under_load_lose_nothing_and_keep_the_order(world: World):
+async def test_splits_and_merges_under_load_lose_no_change(world: World):
+    """Splits and merges lose no change, and keep the order of the changes of each key."""
     await started(world, "a", "b")
     where = {"database": "db", "container": "data"}
     async with asyncio.TaskGroup() as group:
@@ -50,14 +51,15 @@ async def test_splits_and_a_merge_under_load_lose_nothing_and_keep_the_order(wor
 
     async def only_children_are_left() -> bool:
         tokens = (await world.leases()).keys()
-        # Both that were merged live on as version 1 leases, named by their bounds.
+        # After a merge, two leases share the merged range. They are leases of version 1, whose names are their bounds.
         return len(tokens) == RANGES + 3 and sum("-" in token for token in tokens) == 2
 
     await until(only_children_are_left)
     assert [] == world.out_of_order()
 
 
-async def test_storms_of_refusals_and_lost_connections_lose_nothing_and_keep_the_order(world: World):
+async def test_storms_of_refusals_and_lost_connections_lose_no_change(world: World):
+    """Refused requests and lost connections lose no change, and keep the order of the changes of each key."""
     await started(world, "a", "b")
     storms: list[dict[str, Any]] = [
         {"operation": "changefeed", "status": 429, "substatus": 3200, "retry_after_ms": 5, "count": 40},
@@ -84,7 +86,7 @@ async def test_storms_of_refusals_and_lost_connections_lose_nothing_and_keep_the
     assert [] == world.out_of_order()
 
 
-async def test_leases_change_hands_without_a_change_being_handled_twice(world: World):
+async def test_handing_over_leases_causes_no_change_to_be_handled_twice(world: World):
     first = await world.start("a", expiration_seconds=60)
     await owned_by(world, "a")
     async with asyncio.TaskGroup() as group:

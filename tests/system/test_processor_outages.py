@@ -1,5 +1,5 @@
 """
-Change feed processors as real processes: permissions, leases and containers that go away, wrong clocks.
+Tests of change feed processors as real processes: permissions, leases and containers disappear, and clocks are wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ async def lost(world: World, name: str, *, times: int) -> None:
     await until(lambda: world.log(name).count("outcome=lost") >= times)
 
 
-async def test_workers_whose_permission_is_lost_stop_and_go_on_when_it_is_given_back(world: World):
+async def test_workers_without_permission_stop_until_it_is_granted_again(world: World):
     await started(world, "a", "b")
     await world.write(100)
     await until(lambda: len(world.arrivals()) > 20)
@@ -36,7 +36,8 @@ async def test_workers_whose_permission_is_lost_stop_and_go_on_when_it_is_given_
     assert [] == world.out_of_order()
 
 
-async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_worker_repairs_it(world: World):
+async def test_a_deleted_lease_is_created_again_by_a_worker(world: World):
+    """The owner of a deleted lease stops its work, and a worker creates the lease again."""
     await started(world, "a")
     await world.write(100)
     await until(world.all_arrived)
@@ -49,22 +50,24 @@ async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_worker_repairs_i
     await owned_by(world, "a", "b")
 
     assert RANGES == len(await world.leases())
-    # Which of them comes first depends on how long "b" took to start.
+    # Either worker may repair the lease, depending on how long "b" took to start.
     assert any("lease.repaired" in world.log(name) for name in ("a", "b"))
     assert [] == world.out_of_order()
 
 
-async def test_workers_that_slept_while_the_container_was_recreated_read_it_from_its_start(
+async def test_workers_read_a_container_that_was_recreated_while_they_were_frozen(
     world: World,
 ):
+    """Workers that wake up read the recreated container from its start."""
     workers = await started(world, "a", "b")
     await world.write(100)
     await until(world.all_arrived)
-    # Frozen: a worker that asks while there is no container ends with the reason, as it should.
+    # The workers are frozen, because a worker that sends a request while the container does not exist ends with an error, as
+    # it should.
     for worker in workers:
         os.killpg(worker.pid, signal.SIGSTOP)
     await world.recreate()
-    # Fewer than before: where the old positions were kept, none would ever be read
+    # There are not more changes than before. So if the workers kept their old positions, they would read none of them.
     await world.write(100)
     for worker in workers:
         os.killpg(worker.pid, signal.SIGCONT)
@@ -74,7 +77,7 @@ async def test_workers_that_slept_while_the_container_was_recreated_read_it_from
     assert all("deleted and created again" in world.log(name) for name in ("a", "b"))
 
 
-async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(world: World):
+async def test_workers_with_clocks_a_minute_apart_lose_no_leases_to_each_other(world: World):
     await world.start("a", clock_ahead_seconds=30, expiration_seconds=20)
     await owned_by(world, "a")
     await world.start("b", clock_ahead_seconds=-30, expiration_seconds=20)
@@ -83,7 +86,7 @@ async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(worl
         group.create_task(world.write(300))
         began = {document["id"]: document["_ts"] for document in await world.lease_documents()}
 
-        # By the clock of "a" each of them is half a minute old as soon as it is written, which is more than the expiration.
+        # By the clock of "a", each lease is half a minute old as soon as it is written, which is longer than the expiration.
         async def renewed_again_and_again() -> bool:
             return all(d["_ts"] > began[d["id"]] + 3 for d in await world.lease_documents())
 

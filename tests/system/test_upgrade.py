@@ -1,7 +1,8 @@
 """
-An upgrade and the way back: workers of the release before run beside those of this one, and nothing is lost or out of order.
+Tests of an upgrade and its rollback: workers of the previous release run beside workers of this version.
 
-The release before is the newest tag below this commit, or what OUTBOX_TEST_PREVIOUS names: a tag or a commit.
+Nothing is lost or out of order. The previous release is the newest tag before this commit, or the tag or commit that
+OUTBOX_TEST_PREVIOUS names.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def git(*arguments: str) -> bytes:
 
 
 def the_release_before() -> str:
-    """Return its tag, or the commit that the environment names."""
+    """Return the tag of the previous release, or the tag or commit that the environment names."""
     if named := os.environ.get("OUTBOX_TEST_PREVIOUS"):
         return named
     try:
@@ -58,7 +59,9 @@ def the_release_before() -> str:
 
 @pytest.fixture
 def older(tmp_path: Path) -> dict[str, str]:
-    """Return the variables with which a process is of the release before, and says its version."""
+    """
+    Return the variables with which a process runs the code of the previous release and reports its version.
+    """
     archive = git("archive", the_release_before(), "cosmos_outbox", "worker")
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(tmp_path, filter="data")
@@ -66,12 +69,12 @@ def older(tmp_path: Path) -> dict[str, str]:
     metadata = tmp_path / f"worker/cosmos_outbox_worker-{says}.dist-info/METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: cosmos-outbox-worker\nVersion: {says}\n")
-    # Without the folder of the tests, in which this version lies
+    # PYTHONSAFEPATH keeps the current folder out of the import path, because this version lies there.
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tmp_path}:{tmp_path}/worker"}
 
 
 class Upgrade:
-    """Workers of both versions at one place, and how many events of each key were committed."""
+    """Workers of both versions on one outbox, and the number of committed events of each key."""
 
     def __init__(self, site: Site, older: dict[str, str]) -> None:
         self.site, self.older = site, older
@@ -85,7 +88,9 @@ class Upgrade:
         return worker
 
     async def shared(self, *workers: WorkerProcess) -> None:
-        """Wait until each owns its part of the leases, which others had to hand over."""
+        """
+        Wait until each worker owns its share of the leases, which other workers have to hand over first.
+        """
         for worker in workers:
             await eventually(
                 f"{await worker.health_url()}/readyz",
@@ -103,7 +108,7 @@ class Upgrade:
         await self.site.store.commit(key, [Write(kind=WriteKind.CREATE, id=name, document=document)])
 
     async def commit_all(self) -> None:
-        """Commit three events of each key, and wait until all were sent."""
+        """Commit three events of each key, and wait until all of them were sent."""
         for key in KEYS:
             for _ in range(3):
                 self.committed[key] += 1
@@ -116,7 +121,7 @@ class Upgrade:
                 await asyncio.sleep(0.05)
 
     async def received(self) -> dict[str, list[str]]:
-        """Return the messages of each session in their order."""
+        """Return the message ids of each session in the order of their delivery."""
         found = defaultdict[str, list[str]](list)
         bus = ServiceBusClient.from_connection_string(self.site.bus.connection_string)
         async with bus:
@@ -134,15 +139,17 @@ class Upgrade:
 
 @pytest.fixture
 async def upgrade(older: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Upgrade]:
-    # As on Azure, the endpoint is named after the account; before 0.1.0 the leases on an emulator had another host in their ids.
+    # On Azure, the name of the endpoint begins with the name of the account, and so it does here. Before 0.1.0, the ids of
+    # leases on an emulator had another host.
     monkeypatch.setattr(Account, "name", "127")
     async with opened_site(partitions=PARTITIONS) as site:
         yield Upgrade(site, older)
 
 
-async def test_workers_of_the_release_before_and_of_this_one_share_the_work_and_either_may_end(
+async def test_workers_of_the_previous_release_and_of_this_version_share_the_work(
     upgrade: Upgrade,
 ):
+    """Workers of both releases share the leases, and either may end while the other goes on."""
     old = await upgrade.start("old", old=True)
     await upgrade.commit("large", 1, size=TOO_LARGE)
     await old.said("KeyParked")
