@@ -1,4 +1,6 @@
-"""`make verify`: `cosmos-outbox verify` on emulators that it starts; what is given is passed on."""
+"""
+`make verify`: starts emulators and runs `cosmos-outbox verify` on them, with the arguments that it was given.
+"""
 
 from __future__ import annotations
 

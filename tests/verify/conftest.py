@@ -1,4 +1,6 @@
-"""The outbox on emulators that a run verifies, named by the environment, as for any user."""
+"""
+The fixture with an outbox on emulators for `verify`, which finds it by environment variables, as on a user's machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from cosmos_outbox_testing.emulated import OutboxEmulators, running_emulators
 
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutboxEmulators]:
-    """Return emulators of its own, whose topic has the subscriptions `all` (with sessions) and `relayed` (without)."""
+    """
+    Run emulators, set the variables that name the outbox, and return it.
+
+    Its topic has the subscriptions `all` (with sessions) and `relayed` (without).
+    """
     with running_emulators() as fresh, fresh() as outbox:
         for name, value in outbox.environ.items():
             monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""`cosmos-outbox verify` as a user runs it: its exit codes, its report, and what it leaves behind."""
+"""Tests of `cosmos-outbox verify` as users run it: its exit codes, its report, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp's advice on bodies of more than 1 MB is for the SDK, which chooses how it sends them.
+    # aiohttp warns of bodies of more than 1 MB. Only the SDK could follow that advice, because it sends the request.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 SITE = ("verify", "--subscription", "all", "--plain-subscription", "relayed")
@@ -64,7 +64,7 @@ def stored(outbox: OutboxEmulators) -> list[str]:
         return [item["id"] for container in containers for item in container.read_all_items()]
 
 
-def test_on_the_emulators_all_holds_and_the_report_says_so(run: Run, tmp_path: Path):
+def test_the_report_of_a_run_on_the_emulators_says_that_all_claims_hold(run: Run, tmp_path: Path):
     result, report = run(*COSMOS, code=0)
 
     assert "cosmos/one-lsn" in result.stdout
@@ -76,9 +76,10 @@ def test_on_the_emulators_all_holds_and_the_report_says_so(run: Run, tmp_path: P
     assert "- means:" not in page  # nothing differs: what was not asked means nothing
 
 
-def test_the_report_has_neither_secrets_nor_names_unless_names_are_asked_for(
-    run: Run, verified: OutboxEmulators, tmp_path: Path
-):
+def test_the_report_contains_no_secrets(run: Run, verified: OutboxEmulators, tmp_path: Path):
+    """
+    The report of `verify` has no secrets, and has the names of accounts only if an option asks for them.
+    """
     _, report = run("--only", "cosmos/not-found", code=0)
     text = (tmp_path / "verify.json").read_text() + (tmp_path / "verify.md").read_text()
     parts = f"{verified.cosmos.connection_string};{verified.servicebus.connection_string}".split(";")
@@ -106,7 +107,7 @@ def test_the_report_has_neither_secrets_nor_names_unless_names_are_asked_for(
         "key bG9uZyBlbm91Z2g=",
     ],
 )
-def test_a_text_is_cleared_of_names_and_keys(text: str):
+def test_names_of_accounts_and_keys_are_removed_from_a_text(text: str):
     settings = CommandSettings.model_construct(
         cosmos_connection_string=SecretStr(
             "AccountEndpoint=https://shop.documents.azure.com:443/;AccountKey=bG9uZyBlbm91Z2g=;"
@@ -120,7 +121,8 @@ def test_a_text_is_cleared_of_names_and_keys(text: str):
     assert kept == without_names(kept, settings, "verify-0a1b2c3d")
 
 
-def test_a_name_that_is_an_ordinary_word_is_cleared_of_what_a_service_said_alone(tmp_path: Path):
+def test_an_account_name_is_removed_only_from_texts_of_the_services(tmp_path: Path):
+    """The name of an account may be an ordinary word that the report itself uses."""
     settings = CommandSettings.model_construct(cosmos_endpoint="https://verify.documents.azure.com:443/")
     run = "verify-0a1b2c3d"
     said = Outcome(
@@ -133,7 +135,7 @@ def test_a_name_that_is_an_ordinary_word_is_cleared_of_what_a_service_said_alone
     assert "- found: ACCOUNT said no to verify-0a1b2c3d\n- means: verify\n" in page
 
 
-def test_a_promise_that_breaks_is_exit_code_2_and_named(run: Run, verified: OutboxEmulators, tmp_path: Path):
+def test_a_broken_promise_is_named_and_gives_exit_code_2(run: Run, verified: OutboxEmulators, tmp_path: Path):
     verified.cosmos.add_fault({"operation": "read", "status": 404, "substatus": 1002})
     _, report = run("--only", "cosmos/not-found", code=2)
 
@@ -142,16 +144,17 @@ def test_a_promise_that_breaks_is_exit_code_2_and_named(run: Run, verified: Outb
 
 
 @pytest.mark.parametrize("deviation", ["304-without-etag", "empty-etag"])
-def test_a_feed_without_a_position_is_a_broken_promise_and_no_missing_right(
+def test_a_change_feed_without_a_continuation_is_a_broken_promise(
     deviation: str, run: Run, verified: OutboxEmulators
 ):
+    """A change feed without a continuation is not taken for a missing permission."""
     verified.cosmos.deviate(deviation)
     _, report = run("--only", "preflight", "--only", "cosmos/feed-position", code=2)
 
     assert ({"cosmos/feed-position"}, set()) == (found(report, "broken"), found(report, "not run"))
 
 
-def test_a_difference_without_consequence_is_exit_code_1(run: Run, verified: OutboxEmulators):
+def test_a_difference_without_consequences_gives_exit_code_1(run: Run, verified: OutboxEmulators):
     verified.cosmos.add_fault({"operation": "batch", "status": 429, "retry_after_ms": 1, "count": 2})
     _, report = run(
         "--only", "cosmos/throttled", "--only", "suites/store", code=1
@@ -171,9 +174,7 @@ def test_a_difference_without_consequence_is_exit_code_1(run: Run, verified: Out
         (("--container", "nope"), "nope"),
     ],
 )
-def test_a_name_that_is_misspelt_is_exit_code_2_without_a_report(
-    run: Run, options: tuple[str, ...], said: str
-):
+def test_a_misspelt_name_gives_exit_code_2_and_no_report(run: Run, options: tuple[str, ...], said: str):
     result, report = run(*options, code=2)
     assert (True, None) == (said in result.stderr, report)
 
@@ -189,9 +190,10 @@ HELD = ("--only", "cosmos/not-found")
         (("--only", "cosmos/missing-level"), 0),
     ],
 )
-def test_what_was_asked_for_and_not_run_is_exit_code_3_unless_no_probe_asks_it(
+def test_a_requested_part_that_could_not_run_gives_exit_code_3(
     run: Run, monkeypatch: pytest.MonkeyPatch, also: tuple[str, ...], code: int
 ):
+    """The exit code is 3 if a requested part could not run, but not if no probe tests the requested claim."""
     monkeypatch.delenv("OUTBOX_PARKED_CONTAINER")
     _, report = run(*HELD, *also, code=code)
     assert ({also[1]}, [""]) == (
@@ -211,7 +213,7 @@ def test_what_was_asked_for_and_not_run_is_exit_code_3_unless_no_probe_asks_it(
         ("suites/store", "batch", "", "Cosmos DB Built-in Data Contributor"),
     ],
 )
-def test_a_right_that_is_missing_is_named_and_breaks_no_promise(
+def test_a_missing_permission_is_named_and_not_taken_for_a_broken_promise(
     run: Run,
     verified: OutboxEmulators,
     monkeypatch: pytest.MonkeyPatch,
@@ -231,7 +233,7 @@ def test_a_right_that_is_missing_is_named_and_breaks_no_promise(
     assert "" == result.stderr  # nothing was written, so nothing is left
 
 
-def test_what_cannot_be_run_is_exit_code_3_and_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_cannot_start_gives_exit_code_3_with_advice(run: Run, monkeypatch: pytest.MonkeyPatch):
     for folder in (__file__, "/proc/no-such"):
         assert "no report can be written there" in run("--output", folder, code=3)[0].stderr
     monkeypatch.setenv("OUTBOX_LEASE_CONTAINER", "missing")
@@ -249,9 +251,10 @@ def test_what_cannot_be_run_is_exit_code_3_and_says_what_to_do(run: Run, monkeyp
         ({"": "missing"}, "'missing' of topic {} does not exist"),
     ],
 )
-def test_a_subscription_that_is_missing_or_of_another_kind_is_named_and_breaks_no_promise(
+def test_a_missing_or_unsuitable_subscription_is_no_broken_promise(
     run: Run, verified: OutboxEmulators, part: str, chosen: dict[str, str], said: str
 ):
+    """The output names a subscription that is missing or of the wrong kind."""
     options = [text for kind, name in chosen.items() for text in (f"--{kind}subscription", name)]
     result, report = run("--only", part, *options, code=3)
 
@@ -260,10 +263,14 @@ def test_a_subscription_that_is_missing_or_of_another_kind_is_named_and_breaks_n
     assert (set(), "") == (found(report, "broken"), result.stderr)  # nothing was sent, so nothing is left
 
 
-def test_it_runs_with_data_plane_roles_alone(
+def test_verify_needs_only_data_plane_roles(
     run: Run, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
-    """As Azure does, all else is refused: databases, throughput, what creates or changes a container, and settings of Service Bus."""
+    """
+    The gateway refuses every request that the data-plane roles of Azure do not allow.
+
+    These are requests about databases, throughput, the creation and change of containers, and settings of Service Bus.
+    """
     admit, refused = Gateway.admit, []
 
     def admit_data(gateway: Gateway, asked: Request) -> Any:
@@ -293,7 +300,8 @@ def test_it_runs_with_data_plane_roles_alone(
     assert NOT_ASKED == found(report, "not run")
 
 
-def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified: OutboxEmulators):
+def test_a_dry_run_sends_nothing(run: Run, verified: OutboxEmulators):
+    """A dry run of `verify` says what a run would touch, and sends nothing."""
     before = verified.cosmos.requests()
     result, report = run("--dry-run", code=0)
 
@@ -307,8 +315,8 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified
 
 
 @pytest.mark.skipif(not LONG, reason="two minutes of waiting for an account that throttles: make test-long")
-def test_an_account_that_throttles_is_named_by_the_claim_about_it(run: Run, verified: OutboxEmulators):
-    """What the checks before the claims could not look at, in three tries, is a difference, and ends no run."""
+def test_a_throttling_account_gives_only_a_difference(run: Run, verified: OutboxEmulators):
+    """Checks that were throttled in all three tries count as a difference, and do not end the run."""
     verified.cosmos.deviate("throttled")
     _, report = run(*COSMOS, code=1)
 
@@ -316,7 +324,7 @@ def test_an_account_that_throttles_is_named_by_the_claim_about_it(run: Run, veri
     assert {"cosmos/throttled"} == found(report, "different") - {"preflight/no-answer"}
 
 
-def test_what_was_not_foreseen_is_no_difference(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_an_unforeseen_error_gives_exit_code_3(run: Run, monkeypatch: pytest.MonkeyPatch):
     async def fail(*_: object, **options: object) -> None:
         raise KeyError("regions")
 
@@ -337,7 +345,7 @@ DEFERRED = (("servicebus/deferred-of-a-session", "servicebus/deferred-and-expire
         (signal.SIGINT, signal.default_int_handler, DEFERRED),  # the second of them waits 7 s
     ],
 )
-def test_a_run_that_is_ended_leaves_nothing(
+def test_an_interrupted_run_deletes_everything_that_it_wrote(
     ending: signal.Signals, ctrl_c: Any, asked: Any, verified: OutboxEmulators, tmp_path: Path
 ):
     only, until = asked

@@ -1,4 +1,4 @@
-"""Every claim about Cosmos DB holds on the emulators."""
+"""Tests that every claim about Cosmos DB holds on the emulators."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp's advice on bodies of more than 1 MB is for the SDK, which chooses how it sends them.
+    # aiohttp warns of bodies of more than 1 MB. Only the SDK could follow that advice, because it sends the request.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 ONLY = {"sessions": "all", "plain": "relayed", "only": ("cosmos",)}
 
 
-async def test_every_claim_holds_on_the_emulators(verified: OutboxEmulators):
+async def test_every_claim_about_cosmos_db_holds_on_the_emulators(verified: OutboxEmulators):
     async with open_site(**ONLY) as site:
         outcomes = await cosmos_claims.run(site, lambda _: None)
 

@@ -1,7 +1,8 @@
 """
-Each deviation of the emulators is named by the claims that are about it, and by no other: that is what a report of `verify` is worth.
+Tests that `verify` reports each deviation of the emulators by the claims about it, and by no other claim.
 
-`make test` switches on a few, `make test-long` all. That every claim holds without one is in the tests of the claims.
+So its report on a real account is worth something. `make test` switches on a few deviations, and `make test-long` all. The
+tests of the claims show that every claim holds without a deviation.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ COSMOS: Mapping[str, set[str]] = {
     "lsn-within-batch": {"one-lsn"},
     "feed-skips": {"one-lsn", "feed-order"},
     "feed-reversed": {"feed-order"},
-    # The SDK reads the same page for ever where it gets no continuation
+    # Without a continuation, the SDK would read the same page for ever, so these claims cannot hold.
     "304-without-etag": {"feed-position", "lean-poll", "modified-since"},
     "empty-etag": {"feed-position", "lean-poll", "modified-since", "one-lsn", "feed-order"},
-    # What a probe has just written and reads by its id; a batch, also of reads, is not stale
+    # These claims read an item by its id right after they wrote it. Reads in a batch are not stale.
     "stale-reads": {"lost-answer", "read-own-write", "ids", "whole-numbers", "uncompressed"},
     "stale-batches": {"read-newest"},
     "charges-hidden": {"charges"},
@@ -67,7 +68,7 @@ SERVICE_BUS: Mapping[str, set[str]] = {
     "lost-locks-settle": {"settled-after-lost-lock", "dead-letter-of-a-dead-letter"},
     "abandoned-last": {"order-after-abandon"},
     "session-disordered": {"order-after-lost-lock", "count-after-lost-lock"},
-    # Each claim that looks at two messages of one session
+    # All claims that compare two messages of one session fail.
     "session-reversed": {
         "duplicate-sends", "duplicate-in-a-batch", "duplicate-after-a-while", "too-large", "order-after-abandon",
         "order-after-close", "order-after-lost-lock", "count-after-lost-lock", "dead-letter-order",
@@ -75,22 +76,22 @@ SERVICE_BUS: Mapping[str, set[str]] = {
     "session-shared": {"locked-session"},
     "renewals-ignored": {"renewed-lock"},
     "session-endless": {"count-after-lost-lock"},
-    # Where the clock says that a lock lasts an hour, no probe waits for its end
+    # These probes do not wait for the end of a lock, because by the broker's clock it lasts an hour.
     "bus-ahead": {
         "clock", "scheduled-in-a-batch", "order-after-lost-lock", "count-after-lost-lock",
         "settled-after-lost-lock", "lock-of-a-message", "renewed-lock",
     },
 }  # fmt: skip
-# Named or not, as time has it: whether the change feed still has what expires in a second when a stale read misses it; whether three
-# tries are enough for the checks before the claims; whether a message that is due already is sent before it is cancelled
+# Claims that may or may not fail, depending on timing: a stale read may miss an item that expires within a second; three
+# tries may not be enough for the checks before the claims; a message that is due may be sent before it is cancelled.
 MAYBE: Mapping[str, set[str]] = {
     "stale-reads": {"expiry"}, "throttled": {"no-answer"}, "bus-ahead": {"scheduled-and-cancelled"},
 }  # fmt: skip
-# Of these claims no probe asks, or not on these emulators
+# Claims that no probe tests, or not on these emulators.
 NOT_ASKED = {one.name for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS) if one.not_asked} | {
     "split"
 }
-# `make test` has these alone
+# The deviations that `make test` switches on.
 FEW = {
     "half-batches",
     "stale-batches",
@@ -113,7 +114,9 @@ async def _named(*parts: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("name", _some(COSMOS))
-async def test_a_deviation_of_cosmos_db_is_named_and_nothing_else(name: str, verified: OutboxEmulators):
+async def test_a_deviation_of_cosmos_db_fails_exactly_the_claims_about_it(
+    name: str, verified: OutboxEmulators
+):
     verified.cosmos.deviate(name)
     assert COSMOS[name] == await _named(preflight, cosmos_claims) - MAYBE.get(name, set())
 
@@ -122,7 +125,7 @@ async def test_a_deviation_of_cosmos_db_is_named_and_nothing_else(name: str, ver
     ("name", "operation", "status"),
     [("too-large", "create", 400), ("ids-refused", "batch", 500), ("query-of-key", "query", 400)],
 )
-async def test_a_claim_that_no_deviation_breaks_can_fail_too(
+async def test_claims_that_no_deviation_breaks_can_fail_as_well(
     name: str, operation: str, status: int, verified: OutboxEmulators
 ):
     async with open_site(sessions="all", plain="relayed", only=(f"cosmos/{name}",)) as site:
@@ -135,7 +138,7 @@ async def test_a_claim_that_no_deviation_breaks_can_fail_too(
 
 
 @pytest.mark.parametrize("name", _some(SERVICE_BUS))
-async def test_a_deviation_of_service_bus_is_named_and_nothing_else(
+async def test_a_deviation_of_service_bus_fails_exactly_the_claims_about_it(
     name: str, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(service_bus_claims, "_AT_ONCE", 40)  # a probe waits more than it works
@@ -151,12 +154,12 @@ async def test_a_deviation_of_service_bus_is_named_and_nothing_else(
     assert SERVICE_BUS[name] == await _named(service_bus_claims) - MAYBE.get(name, set())
 
 
-async def test_a_clock_that_no_claim_could_be_asked_with_is_named_before(verified: OutboxEmulators):
+async def test_a_wrong_clock_is_reported_before_the_claims_are_tested(verified: OutboxEmulators):
     verified.cosmos.deviate("clock-ahead")
     assert {"clock"} == await _named(preflight)
 
 
-async def test_an_identity_that_may_not_read_the_container_gets_that_error_first(
+async def test_an_identity_without_permission_to_read_the_container_is_refused_first(
     verified: OutboxEmulators,
 ):
     verified.cosmos.deviate("metadata-refused")
@@ -165,7 +168,7 @@ async def test_an_identity_that_may_not_read_the_container_gets_that_error_first
 
 
 @pytest.mark.parametrize("part", [cosmos_claims, service_bus_claims])
-def test_every_probe_has_the_words_of_a_claim(part: Any):
+def test_every_probe_has_a_claim_and_every_claim_a_probe(part: Any):
     probes = {
         name.replace("_", "-")
         for name, one in vars(part).items()
@@ -174,7 +177,8 @@ def test_every_probe_has_the_words_of_a_claim(part: Any):
     assert probes - {"run", "judge-throttling"} == {one.name for one in part.CLAIMS if not one.not_asked}
 
 
-def test_each_unverified_sentence_about_an_emulator_is_a_claim_or_listed_as_unasked():
+def test_each_unverified_statement_about_an_emulator_is_covered_by_a_claim():
+    """The page on `verify` lists the claims that no probe tests."""
     claims = {f"{one.area}/{one.name}": one for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS)}
     text = ROOT.joinpath("emulators/README.md").read_text().partition("**Unverified:**")[2]
     throttling, _, tables = text.replace("\n  ", " ").partition("\n\n")
@@ -192,7 +196,7 @@ def test_each_unverified_sentence_about_an_emulator_is_a_claim_or_listed_as_unas
     assert not_asked == {*re.findall(r"^\| `([\w/-]+)`", page.partition("\n## ")[0], re.MULTILINE)}
 
 
-def test_every_deviation_has_the_claims_that_name_it():
+def test_every_deviation_is_listed_with_the_claims_about_it():
     of_preflight = {"clock-ahead", "metadata-refused"}
     assert {*cosmos_deviations.DEVIATIONS} == {*COSMOS} | of_preflight
     assert {*servicebus_deviations.DEVIATIONS} == {*SERVICE_BUS}

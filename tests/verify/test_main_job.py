@@ -1,4 +1,8 @@
-"""The main job holds on the emulators with a worker and a consumer killed, and nothing is left of it."""
+"""
+Tests of the part of `verify` that relays and consumes events while a worker and a consumer are killed.
+
+It leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ async def _done(told: list[str | Outcome], **options: float) -> dict[str, Outcom
 
 @pytest.fixture(autouse=True)
 def short_locks(verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have what a consumer held when it was killed free after 5 s."""
+    """Use a topic whose locks last 5 s, so that the sessions of a killed consumer are soon free."""
     subscriptions = [{"name": "all", "requires_session": True, "lock_s": 5}, {"name": "relayed"}]
     verified.servicebus.add_topic(
         {"name": "short-locks", "dedup_window_s": 600, "subscriptions": subscriptions}
@@ -30,7 +34,7 @@ def short_locks(verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OUTBOX_TOPIC", "short-locks")
 
 
-async def test_all_that_is_committed_is_sent_and_takes_effect_once_in_order(verified: OutboxEmulators):
+async def test_every_committed_event_takes_effect_once_and_in_order(verified: OutboxEmulators):
     told: list[str | Outcome] = []
     outcomes = await _done(told, seconds=6)
 
@@ -45,7 +49,7 @@ async def test_all_that_is_committed_is_sent_and_takes_effect_once_in_order(veri
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
 
 
-async def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(
+async def test_a_worker_that_cannot_start_is_reported_with_the_end_of_its_log(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     async with open_site(sessions="all", plain="relayed") as site:
@@ -55,13 +59,13 @@ async def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(
     assert "OUTBOX_LANES" in outcome.found
 
 
-async def test_without_a_topic_it_is_not_run(monkeypatch: pytest.MonkeyPatch):
+async def test_without_a_topic_the_main_job_is_not_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
     (outcome,) = (await _done([], seconds=6)).values()
     assert Held.NOT_RUN is outcome.held
 
 
-async def test_a_receiver_that_is_no_longer_trusted_is_named(verified: OutboxEmulators, tmp_path: Path):
+async def test_a_fallback_to_the_sdk_s_receiver_is_reported(verified: OutboxEmulators, tmp_path: Path):
     said = "import logging; from cosmos_outbox.records import *; logging.basicConfig(); "
     said += "log_hook(SdkFallback(part='receiver', entity='events/all', reason='a fault'))"
     async with open_site(sessions="all", plain="relayed") as site, Children(tmp_path) as children:

@@ -1,4 +1,6 @@
-"""Service Bus claims hold on the emulator, and a topic that answers otherwise is named."""
+"""
+Tests that every claim about Service Bus holds on the emulator, and that a topic with another behaviour is reported.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when the broker hangs up; the garbage collector does it.
+    # The SDK leaves its socket open when the broker closes the connection, and the garbage collector closes it later with a
+    # warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 _SUBSCRIPTIONS = [{"name": "all", "requires_session": True, "lock_s": 5}, {"name": "plain", "lock_s": 5}]
@@ -31,9 +34,10 @@ def _of(outcomes: list[Outcome], held: Held) -> dict[str, str]:
     return {one.name: one.found for one in outcomes if one.held is held}
 
 
-async def test_all_claims_hold_on_the_emulator_and_nothing_is_left(
+async def test_every_claim_about_service_bus_holds_on_the_emulator(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
+    """The claims hold on the emulator, and no message of the run is left behind."""
     outcomes = await _asked(verified, monkeypatch)
     asked = [one for one in service_bus_claims.CLAIMS if not one.not_asked]
     assert {one.name: one.expected for one in asked} == _of(outcomes, Held.HELD)
@@ -41,7 +45,7 @@ async def test_all_claims_hold_on_the_emulator_and_nothing_is_left(
     assert [(0, 0)] * 2 == [(one["active"], one["dead_lettered"]) for one in left]
 
 
-async def test_a_topic_without_duplicate_detection_breaks_what_rests_on_it_and_nothing_else(
+async def test_without_duplicate_detection_only_the_claims_about_it_fail(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     names = "duplicate-sends", "duplicate-in-a-batch", "scheduled-twice", "batch-is-whole", "too-large"
@@ -54,7 +58,7 @@ async def test_a_topic_without_duplicate_detection_breaks_what_rests_on_it_and_n
     assert {"batch-is-whole", "too-large"} == {*_of(outcomes, Held.HELD)}
 
 
-async def test_without_a_namespace_no_claim_is_asked(
+async def test_without_a_namespace_no_claim_about_service_bus_is_tested(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")

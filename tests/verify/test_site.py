@@ -1,4 +1,4 @@
-"""A run deletes what it wrote, and nothing else."""
+"""Tests that a run of `verify` deletes exactly the documents and messages that it wrote."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def _left(outbox: OutboxEmulators) -> tuple[list[str], int]:
     return documents, sum(one["active"] for one in subscriptions)
 
 
-async def test_what_was_locked_when_the_run_was_broken_off_is_deleted_when_its_lock_ends(
+async def test_a_message_that_is_still_locked_at_the_end_is_deleted_after_its_lock(
     verified: OutboxEmulators,
 ):
     subscriptions = [{"name": "all", "requires_session": True}, {"name": "relayed", "lock_s": 5}]
@@ -50,7 +50,7 @@ async def test_what_was_locked_when_the_run_was_broken_off_is_deleted_when_its_l
     assert ([], 0) == await _left(verified)
 
 
-async def test_what_the_run_wrote_is_deleted_at_the_end_and_what_it_did_not_stays(verified: OutboxEmulators):
+async def test_only_documents_and_messages_of_the_run_are_deleted_at_its_end(verified: OutboxEmulators):
     async with open_site(sessions="all", plain="relayed") as site:
         await _write(site, "stranger", "1")
         await _write(site, site.name(), site.name())
@@ -59,7 +59,7 @@ async def test_what_the_run_wrote_is_deleted_at_the_end_and_what_it_did_not_stay
     assert (["stranger"] * 3, 2) == await _left(verified)
 
 
-async def test_what_the_run_wrote_is_deleted_where_the_run_is_broken_off(verified: OutboxEmulators):
+async def test_the_documents_of_an_interrupted_run_are_deleted(verified: OutboxEmulators):
     async def run() -> None:
         async with open_site(sessions="all", plain="relayed") as site:
             await _write(site, site.name(), site.name())
@@ -71,8 +71,10 @@ async def test_what_the_run_wrote_is_deleted_where_the_run_is_broken_off(verifie
     assert ([], 0) == await _left(verified)
 
 
-async def test_a_deletion_that_fails_is_raised_when_no_other_works_any_more():
-    """The SDK's client cannot be closed while one opens a receiver, and the report was lost with it."""
+async def test_a_failed_deletion_is_raised_only_after_all_others_have_ended():
+    """
+    The SDK's client cannot be closed while a deletion opens a receiver, and then the report would be lost.
+    """
     ended = []
 
     async def fail() -> int:

@@ -1,4 +1,6 @@
-"""The contract suites hold over the emulators, and a store that breaks a promise is named."""
+"""
+Tests that `verify` runs the contract suites on the emulators, and reports a store that breaks its contract.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.support.effort import LONG
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp's advice on bodies of more than 1 MB is for the SDK; that forgets to close its socket when the broker hangs up.
+    # aiohttp warns of bodies of more than 1 MB, which only the SDK could change. The SDK also leaves its socket open when the
+    # broker closes the connection.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -29,7 +32,8 @@ async def _ran(*only: str) -> dict[str, Outcome]:
         return {one.name: one for one in await suites.run(site, lambda told: None)}
 
 
-async def test_the_suites_hold_on_the_emulators_and_leave_nothing(verified: OutboxEmulators):
+async def test_the_contract_suites_pass_on_the_emulators(verified: OutboxEmulators):
+    """The contract suites pass on the emulators and leave no document behind."""
     names = [
         name for name in suites.NAMES if "subscription" not in name
     ]  # `make verify` has those, which take minutes
@@ -43,7 +47,7 @@ async def test_the_suites_hold_on_the_emulators_and_leave_nothing(verified: Outb
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
 
 
-# Which suites name a deviation too, of those that ask Cosmos DB. Tried by `make test-long`, but for the first.
+# The contract suites of Cosmos DB that each deviation breaks. `make test` tries the first, and `make test-long` all.
 NAMED = {
     "half-batches": {"store"},
     "etags-ignored": {"leases", "parked", "store"},
@@ -53,7 +57,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("deviation", list(NAMED)[: None if LONG else 1])
-async def test_a_deviation_is_named_by_the_suites_that_it_breaks_and_by_no_other(
+async def test_a_deviation_fails_exactly_the_contract_suites_that_it_breaks(
     verified: OutboxEmulators, deviation: str
 ):
     verified.cosmos.deviate(deviation)
@@ -62,10 +66,14 @@ async def test_a_deviation_is_named_by_the_suites_that_it_breaks_and_by_no_other
 
 
 @pytest.mark.parametrize("deviation", [None, "session-reversed"])
-async def test_both_receivers_are_held_to_the_contract_of_subscriptions(
+async def test_both_receivers_are_tested_by_the_contract_of_subscriptions(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch, deviation: str | None
 ):
-    """A test of it is tried here; the names that it chooses are the run's own on the wire, and nothing is left."""
+    """
+    This test runs one test of the contract of subscriptions on both receivers.
+
+    The names that it chooses are replaced by names of the run, and nothing is left behind.
+    """
     whole = suites.tests_of
     tests = [one for one in whole(SubscriptionContract()) if "in_order_one" in one[0]]
     monkeypatch.setattr(suites, "tests_of", lambda _: tests)
@@ -77,7 +85,7 @@ async def test_both_receivers_are_held_to_the_contract_of_subscriptions(
     assert 0 == sum(one["active"] + one["dead_lettered"] for one in left)
 
 
-async def test_a_store_that_splits_a_batch_is_named_with_what_failed(
+async def test_a_store_that_splits_a_batch_is_reported_with_the_failed_test(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     whole = OwnStore.commit
@@ -93,9 +101,10 @@ async def test_a_store_that_splits_a_batch_is_named_with_what_failed(
     assert "test_a_refused_write_names_its_document_and_nothing_is_written" in store.found
 
 
-async def test_a_test_that_is_refused_for_now_is_tried_again_and_one_that_fails_says_where(
+async def test_a_throttled_test_of_a_suite_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ):
+    """A throttled test of a contract suite is repeated, and a failed test is reported with its line."""
     monkeypatch.setattr(suites, "_PAUSE_SECONDS", 0.0)
     refused = [TooManyRequests("throttled", retry_after=None)]
 
