@@ -28,7 +28,7 @@ app = typer.Typer(help="Events: the contract of a service with other teams.", no
 @command_without
 async def describe(
     modules: Annotated[
-        list[str], typer.Argument(metavar="MODULE...", help="As package.module; or a package.")
+        list[str], typer.Argument(metavar="MODULE...", help="A module (package.module) or a package.")
     ],
     *,
     check: Annotated[typer.FileText | None, typer.Option(metavar="FILE", help=_CHECK)] = None,
@@ -36,8 +36,8 @@ async def describe(
         bool, typer.Option("--exact", help="With --check: 1 where FILE is out of date.")
     ] = False,
     accept: Annotated[list[str] | None, typer.Option(metavar="EVENT", help=_ACCEPT)] = None,
-    topic: Annotated[str | None, typer.Option(envvar="OUTBOX_TOPIC", help="As the worker has it.")] = None,
-    routes: Annotated[str, typer.Option(envvar="OUTBOX_ROUTES", help="As the worker has them.")] = "",
+    topic: Annotated[str | None, typer.Option(envvar="OUTBOX_TOPIC", help="The worker's topic.")] = None,
+    routes: Annotated[str, typer.Option(envvar="OUTBOX_ROUTES", help="The worker's routes.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """

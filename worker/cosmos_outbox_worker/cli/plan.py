@@ -28,21 +28,21 @@ _MEASURE = "Take from the events of the last so many seconds, and from the worke
 @command_without
 async def plan(
     *,
-    events: Annotated[_Number, typer.Option(help="A second; needed without --measure.")] = None,
-    event_bytes: Annotated[_Number, typer.Option(help="Of an event, as JSON; else 1,024.")] = None,
+    events: Annotated[_Number, typer.Option(help="Events in a second. Needed without --measure.")] = None,
+    event_bytes: Annotated[_Number, typer.Option(help="JSON bytes of an event. Default: 1,024.")] = None,
     entity_bytes: Annotated[
-        _Number, typer.Option(help="Of the entity that is written beside it; else 1,024.")
+        _Number, typer.Option(help="JSON bytes of the entity in the same commit. Default: 1,024.")
     ] = None,
-    keys: Annotated[_Number, typer.Option(help="Partition keys that have events; else 1,000.")] = None,
-    subscriptions: Annotated[_Number, typer.Option(help="Of the topic; else 1.")] = None,
+    keys: Annotated[_Number, typer.Option(help="Partition keys that have events. Default: 1,000.")] = None,
+    subscriptions: Annotated[_Number, typer.Option(help="Subscriptions of the topic. Default: 1.")] = None,
     filters: Annotated[
-        _Number, typer.Option(help="Of all subscriptions together; else one for each.")
+        _Number, typer.Option(help="Filters of all subscriptions together. Default: one for each.")
     ] = None,
     outage_hours: Annotated[
-        _Number, typer.Option(help="For which workers, broker or consumers may be away; else 8.")
+        _Number, typer.Option(help="Hours for which workers, broker or consumers may be down. Default: 8.")
     ] = None,
     stalled_seconds: Annotated[
-        _Number, typer.Option(envvar="OUTBOX_STALLED_SECONDS", help="As the workers have it; else 60.")
+        _Number, typer.Option(envvar="OUTBOX_STALLED_SECONDS", help="The workers' setting. Default: 60.")
     ] = None,
     premium: Annotated[bool, typer.Option("--premium", help="The namespace is of the tier Premium.")] = False,
     prices: Annotated[typer.FileBinaryRead | None, typer.Option(metavar="FILE", help=_PRICES)] = None,
