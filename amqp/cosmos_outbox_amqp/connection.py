@@ -1,9 +1,9 @@
 """
 Connection: one AMQP connection over TCP or TLS, and its channels.
 
-Every call that waits for the peer fails when the connection is lost. This side closes a channel when an
-answer on it is overdue, and the connection when the peer is silent or does not end that channel. So no call waits for ever, and
-no call needs a timer of its own.
+Every call that waits for the peer fails when the connection is lost. One timer closes each channel on which an answer is overdue. It
+closes the whole connection when the peer is silent or does not answer the end of a channel. So no call waits for ever, and no call needs
+a timer of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FRAME_SIZE = 1 << 18  # the largest frame that this side reads
 _SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size
 ANSWER_SECONDS = 30.0  # how long the peer may take for each answer
 _SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer
-# How often the timer runs: four times in the peer's idle time-out, within these limits.
+# The timer of the connection runs four times in the idle time-out of the peer. These are the longest and the shortest interval.
 _TICK_SECONDS, _LEAST_TICK_SECONDS = 5.0, 0.05
 _CLOSE_SECONDS = 5.0
 _CHANNEL_MAX = 4999  # the highest number of a channel
@@ -39,27 +39,35 @@ _HEAD = struct.Struct(">IBxH").unpack_from  # reads the head of a frame
 
 
 class Endpoint(Protocol):
-    """This side's end of one channel. A channel is a session of AMQP, which is no session of Service Bus."""
+    """
+    What uses one channel of a connection: a link of a session, or the links for requests.
+
+    A channel is what AMQP calls a session. It is not a session of Service Bus.
+    """
 
     needed_by_all: bool
     """Whether the loss of this channel makes all others of the connection useless."""
 
     @property
     def waiting_since(self) -> float | None:
-        """Return since when this side waits for an answer of the peer, on the running loop's clock."""
+        """Return the event loop's time at which the oldest wait for an answer of the peer began; None if there is no such wait."""
         ...
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
-        """Handle a performative that the peer sent on this channel."""
+        """Handle a frame that the peer sent on this channel."""
         ...
 
     def on_lost(self, error: AmqpError) -> None:
-        """Learn that the channel has ended, and fail the calls that wait on it."""
+        """Handle the end of the channel: let the calls that wait on it fail with this error."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """An AMQP connection; `connect` makes it. Writes of one turn of the event loop go out together."""
+    """
+    An AMQP connection. `connect` creates it.
+
+    Frames that are written during one iteration of the event loop are sent together.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -71,12 +79,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._header = SASL_HEADER  # the protocol header that the peer sends next; empty after both
         self._unread: list[bytes] = []
-        # Unread bytes, and how many are needed before parsing makes sense.
+        # The number of bytes that are received but not parsed, and the number that is needed before a frame can be parsed
         self._size, self._needed = 0, _HEADER_SIZE
         self._out: list[bytes] = []
         self._endpoints: dict[int, Endpoint] = {}  # by the number of this side's channel
         self._by_peer: dict[int, int] = {}  # the number of this side's channel, by the peer's
-        # Channels that this side has ended, and since when the peer has to
+        # For each channel that this side has ended and the peer has not: the time at which this side ended it
         self._ending: dict[int, float] = {}
         self._free: list[int] = []
         self._heard_at = self._wrote_at = self._loop.time()
@@ -112,13 +120,13 @@ class Connection(asyncio.Protocol):
         return number
 
     def end(self, number: int) -> None:
-        """End a channel. Its endpoint receives no more frames."""
+        """End a channel, so that its endpoint receives no more frames."""
         if self._endpoints.pop(number, None) is not None:
             self._ending[number] = self._loop.time()
             self.write(number, performative(Code.END))
 
     def write(self, channel: int, body: bytes) -> None:
-        """Send one frame."""
+        """Send one frame with this body on a channel."""
         self._write(frame(channel, body))
 
     def _write(self, data: bytes) -> None:
@@ -137,10 +145,10 @@ class Connection(asyncio.Protocol):
     def is_made(self) -> bool:
         return self._transport is not None
 
-    # Called by asyncio's transport
+    # These methods are called by asyncio's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Uvloop's transports are not derived from asyncio.Transport.
+        # This is a cast and not a check with isinstance, because the transports of uvloop are not derived from asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
         self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
         self._write(SASL_HEADER)
@@ -185,14 +193,14 @@ class Connection(asyncio.Protocol):
             self._ended.set_result(None)
 
     def abort(self, error: AmqpError) -> None:
-        """Close the connection at once, without a goodbye."""
+        """Close the connection at once, without sending a close frame. Calls that wait fail with this error."""
         self._lose(error)
         self._end()
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye, and return when the peer has read all earlier writes."""
+        """Send a close frame, and wait a few seconds for the peer's answer, which shows that the peer has read all earlier frames."""
         if self.lost is None:
             self._write(frame(0, performative(Code.CLOSE)))
             self._flush()
@@ -219,7 +227,7 @@ class Connection(asyncio.Protocol):
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        # An overdue answer closes its channel. If the broker does not answer that end either, this side closes the whole connection.
+        # Close the connection if the broker sent nothing for a minute, or has not answered the end of a channel for 30 seconds.
         unanswered = now - min(self._ending.values(), default=now)
         if now - self._heard_at > _SILENT_SECONDS or unanswered > ANSWER_SECONDS:
             self.abort(AmqpError("", "The broker does not answer."))
@@ -232,7 +240,7 @@ class Connection(asyncio.Protocol):
             self._write(HEARTBEAT)
         self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
 
-    # Frames from the peer
+    # These methods handle frames from the peer.
 
     def _on_header(self, header: bytes) -> None:
         if header != self._header:
@@ -322,7 +330,9 @@ class Connection(asyncio.Protocol):
 
 async def connect(namespace: Namespace) -> Connection:
     """
-    Return an open connection. With a TLS context, the peer's certificate must name the host; without one, it is plain TCP.
+    Connect to a Service Bus namespace, and return the open connection.
+
+    With a TLS context, the certificate has to name the host. Without a TLS context, the connection is plain TCP, as to an emulator.
 
     Raises:
         AmqpError: the peer cannot be reached, or refuses the connection.

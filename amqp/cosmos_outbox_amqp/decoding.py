@@ -1,7 +1,7 @@
 """
-Decoding: bytes of AMQP 1.0 as values of Python.
+Decoding: decode AMQP 1.0 data to Python values.
 
-Any bytes give a value or a `ProtocolError`, after work in proportion to their number.
+Any input gives a value or a `ProtocolError`, and the time that this takes grows only in proportion to the number of bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _BYTES_OF_KIND = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}  # the first half of a code says how its value is sized
 _SMALL_KINDS = (0xA, 0xC, 0xE)
 _UNKNOWN = 0x01  # AMQP gives this code to no value
-# Python's recursion limit decides how deep nested values are read.
+# The errors that malformed data can cause while it is decoded. RecursionError is among them: values that are nested too deep are
+# malformed.
 MALFORMED = (IndexError, KeyError, ValueError, TypeError, RecursionError, struct.error)
 
 
 class Described(NamedTuple):
     """
-    A value and the descriptor of its meaning: a number of the AMQP specification, or the name of a vendor's own type.
+    A value of AMQP with a descriptor that says what it means.
+
+    descriptor: a number of the AMQP specification, or the name of a type that a vendor has defined.
+    value: the value.
     """
 
     descriptor: Any
@@ -39,26 +43,29 @@ class Described(NamedTuple):
 
 def decode(data: bytes, position: int = 0) -> _Decoded:
     """
-    Return the value at a position, and where the next one begins.
+    Decode the value that begins at a position. Return the value, and the position at which the next value begins.
 
-    Whole numbers and timestamps (in milliseconds) are int, symbols are str, arrays are lists, decimals stay bytes.
+    Whole numbers and timestamps (in milliseconds) become int, symbols str, and arrays lists. Decimals stay bytes.
 
     Raises:
-        ProtocolError: no value begins there, or AMQP does not know its type.
+        ProtocolError: there is no value at this position, or it has a type that AMQP does not define.
     """
     try:
         return decode_at(data, position)
     except MALFORMED as error:
-        raise ProtocolError(f"The peer sent bytes that are no AMQP: {error!r:.200}") from error
+        raise ProtocolError(f"The peer sent data that is not valid AMQP: {error!r:.200}") from error
 
 
 def decode_at(data: bytes, position: int) -> _Decoded:
-    """Do as `decode`, but raise one of `MALFORMED` for wrong bytes."""
+    """Decode a value like `decode`, but for malformed data raise one of the errors in `MALFORMED` and not a ProtocolError."""
     return _DECODE[data[position]](data, position + 1)
 
 
 def end_of(data: bytes, position: int) -> int:
-    """Return where the value at a position ends, without reading it. Raise one of `MALFORMED` for wrong bytes."""
+    """
+    Return the position after the value that begins at a position, without decoding the value. For malformed data, raise one of the
+    errors in `MALFORMED`.
+    """
     due = 1
     while due:
         code, position, due = data[position], position + 1, due - 1
@@ -76,7 +83,7 @@ def end_of(data: bytes, position: int) -> int:
 
 def readable_pairs(data: bytes, position: int) -> dict[Any, Any]:
     """
-    Return the pairs of a map. A value that is nested too deep or claims too many bytes becomes None, so that the others are still read.
+    Decode a map of which some values are malformed, such as nested too deep. These values become None, and all others are decoded.
     """
     start, end, _ = _extent(data, position + 1, {0xC1: 1, 0xD1: 4}[data[position]])
     found = {}
@@ -112,18 +119,18 @@ def _raw(convert: Callable[[bytes], Any], size: int = 0, *, width: int = 0) -> _
 
 
 def _text(raw: bytes) -> str:
-    # A broken character must not end the connection each time the broker delivers the message.
+    # Replace invalid characters: an error would end the connection, and again each time the broker delivers the message.
     return raw.decode("utf-8", "replace")
 
 
 def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
-    # Returns where the values of a list, a map or an array begin and end, and how many there are
+    # Return where the items of a list, a map or an array begin and end, and the number of items.
     if width == 1:
         end, count, position = position + 1 + data[position], data[position + 1], position + 2
     else:
         size, count = _SIZE_AND_COUNT(data, position)
         end, position = position + 4 + size, position + 8
-    # A type without bytes would let a small frame claim millions of values: allow no more values than there are bytes.
+    # Allow no more items than there are bytes: items of a type that needs no bytes would let a small frame declare millions of items.
     if end > len(data) or count > end - position:
         raise IndexError("a value is longer than its data")
     return position, end, count

@@ -1,4 +1,4 @@
-"""Encoding: values of Python as bytes of AMQP 1.0."""
+"""Encoding: encode Python values as AMQP 1.0 data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _U32 = struct.Struct(">I").pack
 
 
 class Symbol(str):
-    """A text of ASCII characters that names something of the protocol."""
+    """An AMQP symbol: a text of ASCII characters, such as the name of a property that the protocol defines."""
 
     __slots__ = ()
 
 
 class Encoded(bytes):
-    """A value that is encoded already, because Python has no type of its own for it: `ubyte` and its like make it."""
+    """
+    A value of an AMQP type that Python does not have, such as a ubyte, in encoded form. Functions such as `ubyte` create it.
+    """
 
     __slots__ = ()
 
@@ -39,7 +41,7 @@ def timestamp(milliseconds: int) -> Encoded:
 
 def encode(value: Any) -> bytes:
     """
-    Return the bytes of a value: a number becomes a uint, and a descriptor a number of the AMQP specification.
+    Return the AMQP encoding of a value. An int is encoded as a uint, and the descriptor of a described value as a number.
     """
     return _ENCODE[type(value)](value)
 

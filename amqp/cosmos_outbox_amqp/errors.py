@@ -1,4 +1,4 @@
-"""Errors: the error conditions that a peer sends, and which error of the port each becomes."""
+"""Errors: the AMQP errors that a peer sends, and how they are translated to the errors of the Subscription port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavai
 
 
 class Condition(StrEnum):
-    """The conditions of AMQP and of Service Bus that this client treats differently from a plain refusal or a plain retry."""
+    """The error conditions of AMQP and Service Bus that this client handles in a special way. All others are only reported."""
 
     DECODE_ERROR = "amqp:decode-error"
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
@@ -39,7 +39,8 @@ class AmqpError(Exception):
     """
     The peer refused a request, or ended a link or the connection.
 
-    condition: the error condition of AMQP or of the service; empty where the peer named none.
+    condition: the error condition, as AMQP or Service Bus defines it; empty if the peer sent none.
+    description: the text about the error.
     """
 
     def __init__(self, condition: str, description: str = "") -> None:
@@ -65,7 +66,13 @@ class Unanswered(AmqpError):
 
 
 def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
-    """Return the port's error for an error of the peer."""
+    """
+    Translate an AMQP error to an error of the Subscription port, with advice for an operator.
+
+    Args:
+        error: the error of the peer.
+        entity: the name of the subscription or queue, for the text.
+    """
     if error.condition in _LOST:
         return LockLost(f"{entity}: {error}")
     if error.condition == Condition.UNAUTHORIZED_ACCESS:
@@ -81,5 +88,5 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
 
 
 def denial_condition(status: Any) -> str:
-    """Return the condition for a reply of $cbs, which has only a status, as in HTTP."""
+    """Return the error condition for the status of a reply of $cbs. Such a reply has no condition, but only a status as in HTTP."""
     return _OF_STATUS.get(status, "")

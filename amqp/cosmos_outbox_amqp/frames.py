@@ -1,4 +1,4 @@
-"""Frames: the performatives that both sides exchange, and the errors that they carry."""
+"""Frames: build and parse the frames of AMQP, each of which has a performative such as open, attach or transfer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Code:
     """
     The descriptors of the AMQP specification that this library reads or writes.
 
-    Plain numbers: every frame is compared with some, and to look up a member of an enumeration costs ten times as much.
+    They are plain numbers and not members of an enumeration, because each frame is compared with several of them, and looking up a
+    member takes ten times as long.
     """
 
     OPEN: Final = 0x10
@@ -59,10 +60,12 @@ def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
 
 def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], int]:
     """
-    Return the code of a performative, its fields (None for those left out), and where its payload begins.
+    Parse the performative that begins at a position. Return its code, its fields, and the position at which its payload begins.
+
+    Fields that the peer left out are None.
 
     Raises:
-        ProtocolError: the bytes are no performative.
+        ProtocolError: there is no performative at this position.
     """
     value, position = decode(data, position)
     fields = fields_of(value)
@@ -74,7 +77,7 @@ def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], i
 
 
 def read_error(value: Any) -> AmqpError | None:
-    """Return the error of a performative or an outcome; None if there is none."""
+    """Return the error in a field of a performative or of an outcome. Return None if the field has no error."""
     fields = fields_of(value)
     if not fields:
         return None
@@ -83,5 +86,5 @@ def read_error(value: Any) -> AmqpError | None:
 
 
 def fields_of(value: Any) -> list[Any]:
-    """Return the fields of a described value, such as an outcome or a source; no fields for any other value."""
+    """Return the list of fields of a described value, such as an outcome or a source. Return an empty list for any other value."""
     return value.value if isinstance(value, Described) and isinstance(value.value, list) else []

@@ -1,8 +1,8 @@
 """
-Link: delivers the messages of one session of Service Bus, on a channel of its own.
+Link: receive the messages of one session of Service Bus, on a channel of its own.
 
-The broker sends messages on credit that this side grants. A *drain* takes unused credit back: the broker answers that it
-sends no more. So this side knows an empty session, and no message arrives between two calls.
+The broker may send only as many messages as this side has granted credit for. A *drain* takes unused credit back, and the broker answers
+that it sends no more messages. So this side knows when a session is empty, and no message arrives between two calls of `receive`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,25 @@ DEFERRED = Described(Code.MODIFIED, [True, True])
 
 
 def dead_lettered(reason: str, description: str) -> Described:
-    """Return the outcome that makes the broker move a message to the dead-letter queue."""
+    """Return the outcome with which a settlement makes the broker move a message to the dead-letter queue."""
     info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
     return Described(Code.REJECTED, [Described(Code.ERROR, [_DEAD_LETTER, None, info])])
 
 
 class Delivery(NamedTuple):
-    """A message as the broker delivered it."""
+    """A message that the broker delivered: the number of the delivery, and the encoded message."""
 
     number: int
     payload: bytes
 
 
 class Attached(NamedTuple):
-    """The broker's answer to an attach: the session, and the end of its lock in 100 ns since year 1."""
+    """
+    The broker's answer to an attach.
+
+    session_id: the session that the broker has locked for this link.
+    locked_until: the end of the lock, in units of 100 ns since the year 1; None if the broker does not say it.
+    """
 
     session_id: str
     locked_until: int | None
@@ -52,13 +57,13 @@ class Attached(NamedTuple):
 
 class Link:
     """
-    One receiving link, attached at once.
+    A link that receives the messages of one session. The attach frame is sent when the object is created.
 
     Args:
-        connection: carries the link.
-        address: of the subscription or queue.
-        wait_seconds: how long the broker may look for any session that has messages.
-        ahead: how many messages the broker may deliver ahead.
+        connection: the connection that the link uses.
+        address: the address of the subscription or queue.
+        wait_seconds: how long the broker may wait for a session that has messages.
+        ahead: how many messages the broker may deliver before they are asked for.
     """
 
     needed_by_all = False
@@ -94,20 +99,20 @@ class Link:
         modes = _UNSETTLED, _SECOND
         self._write(Code.ATTACH, self.name, _HANDLE, RECEIVING, *modes, source, target, *nothing, properties)
 
-    # The requests of this side
+    # Callers use these methods.
 
     async def wait_attached(self) -> Attached:
         """
         Wait for the broker's answer to the attach, and return it.
 
         Raises:
-            AmqpError: the broker gave no session; the error says why.
+            AmqpError: the broker locked no session for this link. The error says why.
         """
         return await self._attached
 
     async def receive(self, wait_seconds: float) -> Delivery | None:
         """
-        Return the next message, or None if none came in time. After None, none comes until the next call.
+        Return the next message, or None if none arrived in time. After None, the broker sends no message until the next call.
 
         Raises:
             AmqpError: the link is gone.
@@ -135,7 +140,7 @@ class Link:
             self._arrival = None
 
     async def drain(self) -> None:
-        """Take back unused credit. Return when the broker can send no more messages."""
+        """Take unused credit back, and return when the broker has answered that it sends no more messages."""
         if self._credit and self._drained is None and self.error is None:
             self._drained = self._loop.create_future()
             self.waiting_since = self._loop.time()
@@ -145,12 +150,13 @@ class Link:
 
     async def settle(self, number: int, outcome: Described) -> None:
         """
-        Settle a message. Return when the broker confirmed the settlement.
+        Settle a message, and return when the broker has confirmed the settlement.
 
         Raises:
-            AmqpError: the broker did not confirm it.
+            AmqpError: the broker did not confirm the settlement.
         """
-        # A cancelled call began this drain; the drain and the settlement each have their own time limit.
+        # A call of `receive` that was cancelled may have begun a drain. Wait for its end first, so that each of the two waits has a time
+        # limit of its own.
         if self._drained is not None:
             await asyncio.shield(self._drained)
         if self.error is not None:
@@ -165,7 +171,7 @@ class Link:
             self._settling = self.waiting_since = None
 
     def detach(self) -> None:
-        """Give back the session and its unsettled messages, without waiting for the broker."""
+        """Release the session and its unsettled messages, without waiting for the broker's answer."""
         if self.error is None:
             self._give_up(AmqpError(Condition.SESSION_LOCK_LOST, "This receiver gave the session back."))
 
@@ -179,7 +185,7 @@ class Link:
         window = self._frames & _SERIAL, WINDOW, 0, WINDOW
         self._write(Code.FLOW, *window, _HANDLE, self._received, credit, 0, drain)
 
-    # Frames from the broker
+    # These methods handle frames from the broker.
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         match code:
@@ -240,7 +246,7 @@ class Link:
             self._no_credit()
 
     def _on_drained(self, received: int) -> None:
-        # All credit was used: by messages, and by the drain.
+        # The drain is complete if all credit is used up, by messages that arrived and by the drain itself.
         if (self._received + self._credit - received) & _SERIAL == 0:
             self._received, self._credit = received, 0
             self._no_credit()
@@ -251,7 +257,7 @@ class Link:
             self._drained = self.waiting_since = None
 
     def _on_disposition(self, role: bool, first: int, last: int | None, settled: bool, state: Any) -> None:
-        # Without `settled`, the broker only reports its progress.
+        # Ignore a disposition without `settled`: it only reports that the broker is still working on the settlement.
         if self._settling is None or role or not settled:
             return
         number, outcome, answer = self._settling
@@ -283,7 +289,7 @@ def _refusal(state: Any, outcome: Described) -> AmqpError | None:
     if error is not None and outcome.descriptor == Code.REJECTED and error.condition == _DEAD_LETTER:
         return None  # the broker repeats the requested outcome
     if error is None and outcome == ACCEPTED and getattr(state, "descriptor", Code.ACCEPTED) != Code.ACCEPTED:
-        return AmqpError("", "The broker settled the message otherwise than requested.")
+        return AmqpError("", "The broker settled the message with another outcome than requested.")
     return error
 
 

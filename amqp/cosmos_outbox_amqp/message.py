@@ -1,4 +1,4 @@
-"""Message: the sections of an encoded message, and the message of the port."""
+"""Message: decode an AMQP message, and convert it to the `Message` of the Subscription port."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _READ: dict[int, type] = {Code.HEADER: list, Code.PROPERTIES: list, **dict.fromk
 
 
 class Sections:
-    """An encoded message, divided into its sections."""
+    """The decoded sections of an AMQP message: header, annotations, properties, application properties and body."""
 
     __slots__ = ("annotations", "application_properties", "body", "header", "properties")
 
     def __init__(self, payload: bytes) -> None:
         """
+        Decode a message.
+
         Raises:
-            ProtocolError: the payload is no encoded message.
+            ProtocolError: the payload is not an encoded message.
         """
         self.body: list[Any] = []  # one value for each section of the body
         found: dict[int, Any] = {}
@@ -68,7 +70,7 @@ def _section(payload: bytes, position: int) -> tuple[int, Any, int]:
 
 
 def message_of(sections: Sections) -> Message:
-    """Return the port's message for an encoded one."""
+    """Convert the sections of an AMQP message to the `Message` that handlers get."""
     properties, annotations, header = sections.properties, sections.annotations, sections.header
     return Message(
         message_id=amqp_id(properties[0]) or "",
@@ -85,7 +87,7 @@ def message_of(sections: Sections) -> Message:
 
 
 def moment(milliseconds: Any) -> datetime | None:
-    """Return the time of an AMQP timestamp; None for None."""
+    """Convert an AMQP timestamp, in milliseconds since 1970, to a datetime. Return None if there is none, or Python cannot represent it."""
     try:
         return None if milliseconds is None else _EPOCH + timedelta(0, 0, 0, milliseconds)
     except (TypeError, ValueError, OverflowError):  # a time beyond those of Python

@@ -1,5 +1,5 @@
 """
-Namespace: where the namespace of an SDK's client is, and the tokens that prove this program's identity to it.
+Namespace: the host of a Service Bus namespace and the tokens to sign in to it, taken from a client of the Service Bus SDK.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.servicebus.publisher import tls_context
 from cosmos_outbox.errors import ConfigurationError
 
 _TLS_PORT, _PLAIN_PORT = 5671, 5672
-# Attributes of the SDK's client. Without one of them this receiver does not start.
+# Private attributes of the SDK's client that this module reads. If a version of the SDK lacks one, this receiver cannot start.
 _PRIVATE = "_config", "_ssl_context", "_credential"
 _SCOPE = "https://servicebus.azure.net/.default"
 
@@ -26,10 +26,10 @@ _SCOPE = "https://servicebus.azure.net/.default"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
     """
-    A Service Bus namespace, and how to sign in to it.
+    A Service Bus namespace, and how to connect and sign in to it.
 
-    tls: None only where the connection string is that of an emulator.
-    credential: of the SDK's client. It signs tokens with a shared key, or asks Microsoft Entra ID for them.
+    tls: the TLS context; None only if the connection string is that of an emulator.
+    credential: the credential of the SDK's client. It signs tokens with a shared key, or gets them from Microsoft Entra ID.
     """
 
     host: str
@@ -47,7 +47,7 @@ class Namespace:
         """
         config, tls, credential = (getattr(client, name) for name in _PRIVATE)
         if config.transport_type is not TransportType.Amqp:
-            raise ConfigurationError("The lean receiver cannot use AMQP over WebSockets: choose the SDK's.")
+            raise ConfigurationError("The lean receiver cannot use WebSockets: choose the SDK's receiver.")
         address = urlsplit(f"sb://{client.fully_qualified_namespace}")
         return cls(
             host=str(address.hostname),
@@ -58,9 +58,15 @@ class Namespace:
 
     @property
     def kind(self) -> str:
-        """Return the kind of the credential's tokens, as $cbs names it."""
+        """Return the type of the credential's tokens, by the name that the broker's $cbs node expects."""
         return getattr(self.credential, "token_type", b"jwt").decode()
 
     async def token_for(self, audience: str) -> AccessToken:
-        """Return a token. A shared key signs it for one entity; Microsoft Entra ID issues it for the whole service."""
+        """
+        Return a token with which this program can sign in.
+
+        Args:
+            audience: the URL of the subscription or queue. A token of a shared key is only for this. A token of Microsoft Entra ID is
+                for all of Service Bus.
+        """
         return await self.credential.get_token(_SCOPE if self.kind == "jwt" else audience)

@@ -1,4 +1,4 @@
-"""Trust: counts faults, to decide whether this client and the broker still understand each other."""
+"""Trust: count protocol faults, to decide whether the SDK's receiver has to replace the lean receiver."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from cosmos_outbox_amqp.errors import AmqpError, Condition, Unanswered, receive_
 
 _MOST = 3  # faults that end the trust
 _WITHIN_SECONDS = 600.0
-# Closer errors count as one fault, for one fault of a connection fails all of its sessions.
+# Errors that are closer together than this count as one fault, because one fault of a connection fails all of its sessions.
 _APART_SECONDS = 5.0
 
 
 class Trust:
     """
-    Trust in this client. It is lost for good after three faults in ten minutes without a settled message in between.
+    Counts the faults of the lean receiver. Trust is lost for good after three faults in ten minutes without a settled message between them.
 
-    A fault is an error that another client may not meet: bytes that one side cannot read, or a request that a connected peer
-    does not answer. A refusal and an unreachable peer are no faults, because they would meet any client.
+    A fault is an error that the SDK's receiver might not have: data that one side cannot read, or a request that a connected broker
+    does not answer. A refusal and an unreachable broker do not count, because every client would have these errors.
+
+    lost_by: the fault by which trust was lost; None while the lean receiver is trusted.
 
     Args:
-        name: of the subscription or queue, for errors.
+        name: the name of the subscription or queue, for error texts.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +32,7 @@ class Trust:
         self.lost_by: AmqpError | None = None
 
     def translate(self, error: AmqpError) -> SubscriptionError:
-        """Count an error if it is a fault, and return the error of the port that stands for it."""
+        """Count an AMQP error if it is a fault, and translate it to an error of the Subscription port."""
         if isinstance(error, Unanswered) or error.condition == Condition.DECODE_ERROR:
             self._on_fault(error, asyncio.get_running_loop().time())
         return receive_error(error, entity=self._name)
@@ -43,5 +45,5 @@ class Trust:
             self.lost_by = error
 
     def on_settled(self) -> None:
-        """Forget earlier faults: a settled message proves that the whole dialogue works."""
+        """Forget earlier faults after a message was settled, because this shows that the client and the broker understand each other."""
         self._faults.clear()

@@ -1,4 +1,4 @@
-"""Requests: sends requests to $cbs or $management over a pair of links, and returns the answers."""
+"""Requests: send requests to the nodes $cbs and $management of the broker, and return the answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST = 1 << 20  # bytes of an answer
 
 
 class _Asked(NamedTuple):
-    """A request that waits for its answer, even after the call that sent it was cancelled."""
+    """A request without an answer yet. It stays in the list of requests even if the call that sent it was cancelled."""
 
     since: float
     delivery: int
@@ -31,7 +31,7 @@ class _Asked(NamedTuple):
 
 
 class Requests:
-    """The pair of links to one address, on a channel of its own."""
+    """A pair of links to one node of the broker, for requests and for answers, on a channel of its own."""
 
     needed_by_all = True
 
@@ -43,7 +43,7 @@ class Requests:
         self._sender: int | None = None  # the peer's handle of the link that requests go over
         self._waiting: dict[UUID, _Asked] = {}  # requests without an answer, the oldest first
         self._unsent: deque[bytes] = deque()
-        # Requests taken, requests sent, and the bytes that are sent of the next one.
+        # The number of requests that callers made, the number that is sent completely, and the bytes that are sent of the next request
         self._asked = self._sent = self._begun = 0
         self._limit = 0  # how many requests the peer gave credit for
         self._written, self._window = 0, 0  # frames written, and how many the peer accepts
@@ -67,10 +67,10 @@ class Requests:
 
     async def ask(self, operation: str, properties: dict[str, Any], body: Any) -> Any:
         """
-        Return the value in the answer to a request.
+        Send a request, wait for the answer, and return the value in its body.
 
         Raises:
-            AmqpError: the peer refused, or the connection is gone.
+            AmqpError: the broker refused the request, or the connection is lost.
         """
         if self.error is not None:
             raise self.error
@@ -127,7 +127,7 @@ class Requests:
                 self.on_lost(error)
 
     def _on_flow(self, fields: list[Any]) -> None:
-        # The peer's flow counts from the frames and requests that it had seen.
+        # The broker counts the credit from the frames and requests that it had received when it sent this flow, so add their numbers.
         self._window = int(fields[0] or 0) + int(fields[1])
         if fields[4] is not None and fields[4] == self._sender:
             self._limit = int(fields[5] or 0) + int(fields[6] or 0)
@@ -171,10 +171,10 @@ class Requests:
 
 def value_in(answer: Sections) -> Any:
     """
-    Return the value in an answer.
+    Return the value in the body of an answer.
 
     Raises:
-        AmqpError: the answer is a refusal.
+        AmqpError: the status of the answer says that the broker refused the request.
     """
     said = answer.application_properties
     status = said.get("statusCode", said.get("status-code"))

@@ -1,5 +1,5 @@
 """
-FallbackSubscription: receives with the lean receiver; once trust in it is lost, with the SDK's until the process ends.
+FallbackSubscription: receive with the lean receiver, and after repeated faults with the SDK's receiver until the process ends.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from cosmos_outbox_amqp.subscription import AmqpSubscription
 
 class FallbackSubscription:
     """
-    Receives sessions with the lean receiver and, once trust in it is lost, with the SDK's.
+    Receives sessions with the lean receiver and, after repeated faults (see `Trust`), with the SDK's receiver.
 
-    Before the change it closes the lean sessions. The broker keeps locks and order, and delivers unsettled messages again.
+    Before the change, the connection of the lean receiver is closed. The broker then delivers unsettled messages again, in order.
 
     Args:
-        client: made by `open_service_bus_client`; stays open.
-        entity: the topic; or the queue, where `subscription` is None.
+        client: a client that `open_service_bus_client` created. It is not closed here.
+        entity: the name of the topic, or of the queue if `subscription` is None.
         subscription: the name of the topic's subscription.
-        sessions: must be True.
+        sessions: has to be True.
         receivers: how many receivers the SDK opens, as for `ServiceBusSubscription`.
         prefetch, lock_duration: as for `AmqpSubscription` and `ServiceBusSubscription`.
-        notify: receives a `SdkFallback` at the change. Defaults to logging it.
+        notify: receives a record `SdkFallback` at the change. Defaults to logging it.
     """
 
     def __init__(

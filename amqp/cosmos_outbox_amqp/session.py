@@ -1,4 +1,4 @@
-"""AmqpSession: the Session port on one link."""
+"""AmqpSession: a Service Bus session over AMQP, with its messages, settlements and lock; it implements the Session port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger("consumer")
 
 
 class AmqpSession:
-    """A session whose lock this receiver holds."""
+    """A Service Bus session that the broker has locked for this receiver."""
 
     def __init__(
         self, signed_in: SignedIn, link: Link, attached: Attached, *, trust: Trust, lock_seconds: float
@@ -46,7 +46,7 @@ class AmqpSession:
                     ProtocolError,
                     RecursionError,
                 ) as error:  # no receiver can read this message, so the broker would deliver it for ever
-                    _logger.warning("servicebus.unreadable a message was dead-lettered: %s", error)
+                    _logger.warning("servicebus.unreadable a message was dead-lettered, it cannot be read: %s", error)
                     await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))
                     continue
                 self._delivery = delivery

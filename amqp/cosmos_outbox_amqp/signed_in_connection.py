@@ -1,4 +1,4 @@
-"""SignedIn: a connection with a valid token for one entity, which it renews."""
+"""SignedIn: a connection that is signed in to one subscription or queue, and renews its token in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _logger = logging.getLogger("consumer")
 
 
 class SignedIn:
-    """A connection that is signed in; `open` makes it. The caller closes its links."""
+    """A connection that is signed in to one subscription or queue. `open` creates it. The caller has to close the links that it opened."""
 
     def __init__(self, connection: Connection, namespace: Namespace, path: str) -> None:
         self.connection = connection
@@ -36,10 +36,10 @@ class SignedIn:
     @classmethod
     async def open(cls, namespace: Namespace, path: str) -> Self:
         """
-        Connect and sign in.
+        Connect to the broker, sign in, and start a task that renews the token.
 
         Raises:
-            AmqpError: the broker cannot be reached, or refuses.
+            AmqpError: the broker cannot be reached, or refuses the connection or the token.
         """
         connection = await connect(namespace)
         try:
@@ -59,7 +59,7 @@ class SignedIn:
         except Exception as error:  # any error: credentials read files and call other services
             refused = isinstance(error, ClientAuthenticationError)
             condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
-            raise AmqpError(condition, f"Credential without token: {str(error) or 'no answer'}") from error
+            raise AmqpError(condition, f"The credential gave no token: {str(error) or 'no answer'}") from error
         kind, until = self._namespace.kind, timestamp(int(expires * 1000))
         try:
             properties = {"type": kind, "name": audience, "expiration": until}
@@ -72,7 +72,7 @@ class SignedIn:
         return expires
 
     def _at(self, address: str) -> Requests:
-        # The broker detaches a link that was idle for long: open a new one.
+        # The broker detaches links that were idle for a long time. In this case open new links.
         known = self._requests.get(address)
         if known is None or known.error is not None:
             known = self._requests[address] = Requests(self.connection, address)
@@ -88,7 +88,7 @@ class SignedIn:
 
     async def manage(self, operation: str, link: str, body: dict[str, Any]) -> dict[str, Any]:
         """
-        Send a management request about a link, and return the broker's answer.
+        Send a management request about a link, such as to renew the lock of its session, and return the broker's answer.
 
         Raises:
             AmqpError: the broker refused, or the connection is lost.
@@ -98,7 +98,7 @@ class SignedIn:
         return answer if isinstance(answer, dict) else {}
 
     async def close(self) -> None:
-        """End the renewal and the connection."""
+        """Stop renewing the token, and close the connection."""
         if self._renewing is not None:
             self._renewing.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,5 +1,5 @@
 """
-AmqpSubscription: the Subscription port on a topic's subscription or a queue, one connection for all sessions.
+AmqpSubscription: receive the sessions of a subscription or queue over one AMQP connection; it implements the Subscription port.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class AmqpSubscription:
                 await SessionProcessor(subscription, handler).run()
 
     Args:
-        client: made by `open_service_bus_client`; has the host of the namespace and the credential.
-        entity: the topic; or the queue, where `subscription` is None.
+        client: a client that `open_service_bus_client` created. It has the host of the namespace and the credential.
+        entity: the name of the topic, or of the queue if `subscription` is None.
         subscription: the name of the topic's subscription.
-        prefetch: how many messages the broker delivers ahead for each session. The lock of the session covers them, and to give the
-            session back counts no delivery of them. Defaults to 20.
-        lock_duration: that of the subscription, or less: this receiver trusts a lock for no longer. Defaults to 60 s, Service Bus's own default.
+        prefetch: how many messages of a session the broker may deliver before they are asked for. If the session is released, these
+            messages do not count as delivered. Defaults to 20.
+        lock_duration: the lock duration of the subscription, or less. This receiver relies on a lock for at most this time. Defaults to
+            60 s, as in Service Bus.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class AmqpSubscription:
                 raise
             return AmqpSession(signed_in, link, attached, trust=self.trust, lock_seconds=self._lock_seconds)
         except AmqpError as error:
-            # After a search, this error means that no session has a message. Sooner, it means that the broker is busy.
+            # A time-out after about the requested wait means that no session has a message. A sooner one means that the broker is busy.
             if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
             raise self.trust.translate(error) from error
 
     async def _sign_in(self) -> SignedIn:
-        # Concurrent calls share one attempt to connect. After a failure the next call makes another.
+        # Concurrent calls share one attempt to connect. After a failed attempt or a lost connection, the next call starts a new attempt.
         task = self._opening
         if task is not None and task.done() and (task.exception() or task.result().connection.lost):
             self._opening = None

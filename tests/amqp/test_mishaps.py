@@ -107,7 +107,7 @@ class TestMessages:
         settling = asyncio.create_task(link.settle(0, ACCEPTED))
         await peer.heard()
         peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, outcome)
-        with pytest.raises(AmqpError, match="otherwise than requested"):
+        with pytest.raises(AmqpError, match="another outcome than requested"):
             await settling
 
     async def test_a_settlement_waits_until_the_drain_of_a_cancelled_call_has_ended(self) -> None:
