@@ -1,9 +1,10 @@
 """
-All benchmarks, one after another: one JSON file, and the tables of figures for the documentation.
+Run the benchmarks one after another, and write their figures to a JSON file and to a page of the documentation.
 
-`python -m benchmarks.all [NAME ...]` says of each figure whether its goal is met, and writes benchmarks/figures.json and
-docs/reference/figures.md; what was not measured stays as it was, with its date. With `--guard` it writes neither, but compares with
-the figures that landed last and warns where one became worse by a tenth; a warning, because a busy machine says such things too.
+`python -m benchmarks.all [NAME ...]` says for each figure whether it meets its goal, and writes benchmarks/figures.json and
+docs/reference/figures.md. Figures of benchmarks that were not run stay as they were, with their dates. With `--guard` it writes nothing.
+It compares the results with the committed figures, and warns about each ratio that became worse by more than a tenth. This is only a
+warning, because other programs on a busy machine can also make a figure worse.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _WHERE = """
 
 def run(name: str) -> Mapping[str, Any]:
     """
-    Run one benchmark in a process of its own, show its output, and return its last line.
+    Run one benchmark in a process of its own, print its output, and return the figures in the last line.
 
     Raises:
-        subprocess.CalledProcessError: it failed.
+        subprocess.CalledProcessError: the benchmark failed.
     """
     say(f"\n== {name}")
     command = [sys.executable, "-m", f"benchmarks.{name}"]
@@ -77,7 +78,7 @@ def run(name: str) -> Mapping[str, Any]:
 
 
 def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the medians of several runs of one benchmark; "spread" has the lowest and the highest of each figure."""
+    """Return the median of each figure over several runs of one benchmark. "spread" has the lowest and highest value of each figure."""
     if len(runs) == 1:
         return runs[0]
     numbers = {
@@ -88,7 +89,7 @@ def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """Return the page of the figures, with the reasons why some miss their goals."""
+    """Return the text of the page of figures, with the reasons why some figures miss their goals."""
     ratios, absolute = list[str](), list[str]()
     missed = dict[str, list[str]]()  # the figures by the reason that they share
     for goal in GOALS:
@@ -124,7 +125,7 @@ def _judged(goal: Goal, value: float) -> str:
 
 
 def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each measured figure that has a goal."""
+    """Yield a line for each measured figure that has a goal. The line says whether the figure meets the goal."""
     for goal in GOALS:
         value = goal.of(figures)
         if value is not None:
@@ -132,7 +133,7 @@ def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each ratio that is worse by a tenth than in the committed figures."""
+    """Yield a line for each ratio that is worse than in the committed figures by more than a tenth."""
     for goal in GOALS:
         old, new = goal.of(before["figures"]), goal.of(now)
         if goal.ratio and old is not None and new is not None and goal.worsened(old, new) > WORSE:
@@ -140,7 +141,7 @@ def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--guard", action="store_true", help="compare with the figures that landed last")
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="run each N times, keep the medians")

@@ -1,17 +1,19 @@
 """
-What the change feed processor costs beside a bare loop over the SDK's feed, and how fast a fleet takes over and balances.
+Measure the change feed processor: how fast it reads, what idle leases cost, and how fast a fleet takes over and balances leases.
 
-Reading: the same container is drained in turn by a bare loop over `query_items_change_feed` and by a processor whose
-handler does nothing, one page of 100 after another; the ratio compares the best round of each, from the first page on.
-The processor saves its position as it goes, and reads one page ahead. An idle lease is watched for one renewal interval, so
-its renewal counts, as does the balancing pass; rounds of both longest polls alternate, and the median counts. Fleets are
-real processes with shortened intervals, told in acquire intervals:
+Reading: a bare loop over the SDK's `query_items_change_feed` and a processor whose handler does nothing read the same container in turn,
+in pages of 100. The figure is the median of the ratios of all rounds, from the first page on. The processor also saves its position, and
+reads one page ahead.
 
-takeover_intervals: from when the last lease of the killed worker *expired* until another owns it; what the processor
-    decides. The expiration comes on top, and is an option.
-takeover_intervals_with_expiry: from SIGKILL.
-leases_1000_acquire_intervals: from the start of a worker on a container of 1,000 ranges until it owns and reads all.
-balance_100x5_intervals: from when four workers join, not yet connected to anything, until all five own the same.
+Idle leases are measured for one renewal interval, so the cost includes their renewal and the balancing passes. Rounds with two different
+longest poll intervals alternate, and the median is the figure.
+
+Fleets are real processes with shortened intervals. Their figures are times, measured in acquire intervals:
+
+takeover_intervals: from the *expiration* of the last lease of a killed worker until another worker owns all its leases.
+takeover_intervals_with_expiry: the same from the SIGKILL on, so it includes the expiration, which is an option of the processor.
+leases_1000_acquire_intervals: from the start of a worker on a container of 1,000 ranges until it owns and reads all of them.
+balance_100x5_intervals: from the start of four more workers, without open connections, until all five own the same number of 100 leases.
 
 `python -m benchmarks.changefeed`.
 """
@@ -57,7 +59,10 @@ IDLE_SECONDS = 17.0  # the renewal interval by default: every lease is renewed o
 
 
 class Drain:
-    """Counts documents. The clock starts with the first page, because the two ways start up differently."""
+    """
+    Measures how fast documents are read. The clock starts with the first page, because a bare loop and a processor need different
+    times to start.
+    """
 
     def __init__(self, documents: int) -> None:
         self._left, self._after_first = documents, 0
@@ -65,7 +70,7 @@ class Drain:
         self.done = asyncio.Event()
 
     def page(self, documents: int) -> None:
-        """Note a page."""
+        """Count the documents of a page. The first page starts the clock, and the last one stops it."""
         now = time.perf_counter()
         if not self._began:
             self._began, self._cpu_began = now, time.process_time()
@@ -77,7 +82,7 @@ class Drain:
             self.done.set()
 
     def rates(self) -> tuple[float, float]:
-        """Return the documents for each second, and for each second of this process's CPU, after the first page."""
+        """Return how many documents were read per second, and per second of CPU time of this process, after the first page."""
         seconds, cpu = self._ended - self._began, self._cpu_ended - self._cpu_began
         return self._after_first / seconds, self._after_first / cpu
 
@@ -89,7 +94,7 @@ def processor_of(
     handler: ChangeHandler,
     **options: Any,
 ) -> ChangeFeedProcessor:
-    """Return a processor on two containers of the benchmark."""
+    """Create a change feed processor for a data container and a lease container of the benchmark."""
     database = client.get_database_client(DATABASE)
     return ChangeFeedProcessor(
         CosmosChangeFeed(
@@ -116,7 +121,7 @@ async def running(processor: ChangeFeedProcessor) -> AsyncIterator[None]:
 
 
 async def bare_loop(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """Drain a container with the SDK alone; return the documents a second."""
+    """Read a container with a plain loop over the SDK's change feed. Return the documents per second and per CPU second."""
     drain = Drain(documents)
     container = system.database.get_container_client(data)
     (feed_range,) = [found async for found in container.read_feed_ranges()]
@@ -131,7 +136,7 @@ async def bare_loop(system: Emulated, data: str, documents: int) -> tuple[float,
 
 
 async def with_processor(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """Drain a container with a processor whose handler does nothing; return the documents a second."""
+    """Read a container with a processor whose handler does nothing. Return the documents per second and per CPU second."""
     drain = Drain(documents)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -143,7 +148,10 @@ async def with_processor(system: Emulated, data: str, documents: int) -> tuple[f
 
 
 async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Let both ways drain the same container in turn. Return the documents a second, and a CPU second, of each round."""
+    """
+    Read the same container with a bare loop and with a processor, in turn. Return the documents per second and per CPU second of each
+    round.
+    """
     data = await system.new_events(documents, in_commit=20)
     ways = {"bare loop": bare_loop, "processor": with_processor}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
@@ -158,7 +166,10 @@ async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, li
 async def idle(
     system: Emulated, leases: int, *, poll_seconds: float = 1.0, data: str | None = None
 ) -> dict[str, float]:
-    """Return the cost of a processor with so many idle leases: CPU and requests a second, and the seconds of its start."""
+    """
+    Measure a processor that owns so many idle leases. Return its CPU time and requests per second, the duration of its start, and its
+    memory.
+    """
     data = data or await system.new_events(1, partitions=leases)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -221,14 +232,14 @@ def _work(connection_string: str, data: str, leases: str, name: str, pipe: Conne
 
 
 class Fleet:
-    """Workers in processes of their own on one lease container. All are killed at the end."""
+    """Worker processes that share one lease container. The caller has to end them with `kill_all`."""
 
     def __init__(self, system: Emulated, data: str, leases: str) -> None:
         self._system, self._data, self._leases = system, data, leases
         self._workers: dict[str, tuple[SpawnProcess, Connection]] = {}
 
     async def start(self, *names: str) -> None:
-        """Start workers at the same moment; the start of Python does not count."""
+        """Start worker processes, wait until their Python code is loaded, and then let all of them begin at the same moment."""
         for name in names:
             pipe, theirs = multiprocessing.Pipe()
             process = multiprocessing.get_context("spawn").Process(
@@ -242,7 +253,7 @@ class Fleet:
             self._workers[name][1].send("go")
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a worker a signal that ends it."""
+        """Send a signal that ends a worker, and wait for the end of the process if the signal is SIGKILL."""
         process, _ = self._workers.pop(name)
         if process.pid is not None:
             os.kill(process.pid, number)
@@ -255,12 +266,12 @@ class Fleet:
             self.kill(name)
 
     async def leases(self) -> list[dict[str, Any]]:
-        """Return the lease documents."""
+        """Read the lease documents from the lease container."""
         container = self._system.database.get_container_client(self._leases)
         return [item async for item in container.query_items("SELECT * FROM c") if "LeaseToken" in item]
 
     async def until_owned(self, expected: dict[str, int], *, within: float = 120) -> float:
-        """Return how many seconds it took until each worker owned so many leases."""
+        """Wait until each worker owns the expected number of leases, and return how many seconds this took."""
         began = time.perf_counter()
         async with asyncio.timeout(within):
             while True:
@@ -278,10 +289,16 @@ async def takeover(
     number: signal.Signals = signal.SIGKILL,
 ) -> tuple[float, float]:
     """
-    Return the seconds from the signal to one of two workers until the other owns everything, and the seconds since all its leases had
-    expired.
+    Send a signal to one of two workers, and wait until the other owns all leases.
 
-    The signal comes so many seconds after the two share the leases.
+    Return the seconds since the signal, and the seconds since the last lease of the ended worker expired.
+
+    Args:
+        system: the emulators.
+        leases: how many leases the two workers share.
+        fleet_of: starts the workers.
+        after: how many seconds to wait before the signal once the workers share the leases.
+        number: the signal.
     """
     data = await system.new_events(1, partitions=leases)
     fleet = fleet_of(system, data, await system.new_leases())
@@ -296,12 +313,15 @@ async def takeover(
         owned = time.time()
     finally:
         fleet.kill_all()
-    # The service counts whole seconds, so a lease may be free up to a second after its expiry.
+    # Add a second to the time of the last write: Cosmos DB stores whole seconds, so the lease may have been written up to a second later.
     return owned - killed, owned - (written + 1 + EXPIRATION_SECONDS)
 
 
 async def balance(system: Emulated, leases: int, workers: int, fleet_of: type[Fleet] = Fleet) -> float:
-    """Return the seconds from the moment when all other workers join the only owner until all own the same number of leases."""
+    """
+    Start one worker, which acquires all leases, and then the other workers. Return the seconds from their start until all workers own
+    the same number of leases.
+    """
     data = await system.new_events(1, partitions=leases)
     fleet = fleet_of(system, data, await system.new_leases())
     names = [f"w{number}" for number in range(workers)]
@@ -315,7 +335,10 @@ async def balance(system: Emulated, leases: int, workers: int, fleet_of: type[Fl
 
 
 async def idle_by_poll(system: Emulated, leases: int) -> dict[int, list[dict[str, float]]]:
-    """Return the rounds of `idle` by their longest poll. The rounds alternate, so that other programs disturb both alike."""
+    """
+    Run `idle` several times with a longest poll interval of 1 s and of 5 s, and return the results by this interval. The two kinds of
+    rounds alternate, so that other programs disturb both alike.
+    """
     data = await system.new_events(1, partitions=leases)
     rounds: dict[int, list[dict[str, float]]] = {1: [], 5: []}
     for _ in range(IDLE_ROUNDS):
@@ -336,7 +359,7 @@ def _middle(rounds: list[dict[str, float]], leases: int) -> float:
 
 
 async def measure(documents: int, rounds: int) -> dict[str, Any]:
-    """Measure everything; return the last line."""
+    """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system:
         collect_seldom()  # the worker sets this, too
         read = await reading(system, documents, rounds)
@@ -385,7 +408,7 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=20_000, help="to read in a round (default 20000)")
     parser.add_argument("--rounds", type=int, default=12, help="of each way (default 12)")

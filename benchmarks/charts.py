@@ -1,4 +1,4 @@
-"""The rows of `benchmarks.growth` as charts and tables of the figures page."""
+"""Turn the results of `benchmarks.growth` into the charts and tables of the page of figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ worker when the first needs more than half of its core, or to survive the loss o
 
 
 def draw(figures: Mapping[str, Any]) -> str:
-    """Return the section of the page; an empty text if the growth was not measured."""
+    """Return the section of the page about how cost grows. Return an empty text if `benchmarks.growth` was not run."""
     rows = figures.get("growth")
     if not rows:
         return ""

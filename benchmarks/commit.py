@@ -1,11 +1,11 @@
 """
-What a commit and a tracked read cost: CPU of this process and requests, against the same by the bare SDK.
+Measure the CPU time and the requests of a commit and of a tracked read, compared with the same operations by the bare SDK.
 
-The bare SDK is opened as its documentation says; `…_our_client` compares with the client that `open_cosmos_client` opens, which
-leaves out a third of the SDK's work for each request. The server runs in a process of its own and the ways take turns in many
-short rounds, so all see the same machine. An overhead is the ratio of their CPU over all rounds, with the interval that holds
-95 % of 2,000 resamplings of the rounds. A commit is an entity with two events, 1 KB in all; 64 tasks commit at once in the
-second part, each its own entity.
+The bare SDK is opened as its documentation says. The figures `…_our_client` compare with the bare SDK on the client that
+`open_cosmos_client` opens, which leaves out a third of the SDK's work for each request. The emulator runs in a process of its own, and
+the ways to commit take turns in many short rounds, so that the state of the machine is the same for all. An overhead is the ratio of the
+CPU times over all rounds, with a 95 % interval from 2,000 resamplings of the rounds. A commit has an entity and two events, 1 KB in all.
+In the second part 64 tasks commit at the same time, each its own entity.
 `python -m benchmarks.commit [--commits N]`.
 """
 
@@ -63,7 +63,7 @@ class Item(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One way of committing or reading, over all rounds."""
+    """The measurements of one way to commit or to read, such as by the bare SDK, over all rounds."""
 
     cpu_ms: list[float]  # for each way, one number a round
     per_second: list[float]
@@ -216,13 +216,13 @@ async def _in_turn(
                 found.per_second.append(per_second)
         if number < 0:
             gc.collect()
-            # otherwise a collection of all imported objects falls on one way or the other by chance
+            # Keep the garbage collector from scanning all imported objects. By chance it would do so during the rounds of one way only.
             gc.freeze()
     return measured
 
 
 async def measure(commits: int, server: Connection) -> dict[str, float]:
-    """Run both ways in turn; return the numbers for the last line."""
+    """Measure all ways to commit and to read in turn, and return the figures for the last line of the output."""
     connection_string = server.recv()
     async with (
         open_cosmos_client(connection_string=connection_string) as client,
@@ -316,7 +316,7 @@ def _print_table(what: str, ways: Sequence[Measured]) -> None:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=60, help="commits a round (default 60)")
     options = parser.parse_args()

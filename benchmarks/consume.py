@@ -1,10 +1,10 @@
 """
-What a consumer costs, on either receiver, beside a bare session loop of both SDKs: sessions of one message each, long sessions, when
-idle, and under load.
+Measure a consumer with both receivers, compared with a bare loop over the SDKs of Service Bus and Cosmos DB.
 
-Emulators run in a process of their own. The bare loop and the consumer take turns; a ratio is the median of those of all
-rounds, for the machine changes its speed from round to round. Both write two documents for each message in one batch: the effect, and
-the record that the message was handled. Receivers are as they are by default.
+There are measurements for sessions with one message each, for long sessions, for an idle consumer, for latencies under load, and for
+memory. The emulators run in a process of their own. The bare loop and the consumer take turns, and a ratio is the median of the ratios of
+all rounds, because the speed of the machine changes from round to round. For each message both write two documents in one batch: the
+effect, and the record that the message was handled. The receivers have their default options.
 `python -m benchmarks.consume [--quick]`; the last line is one JSON object.
 """
 
@@ -49,7 +49,7 @@ _LATENCY_SESSIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of the measurement."""
+    """How many rounds, sessions, messages and seconds the measurements have."""
 
     rounds: int
     short: int  # sessions with one message each
@@ -74,7 +74,7 @@ class Counted(BaseModel):
 
 
 async def fill(bus: ServiceBusClient, topic: str, *, sessions: int, in_session: int) -> None:
-    """Send messages, one session after another."""
+    """Send messages to a topic: in each round one message to each session."""
     async with bus.get_topic_sender(topic) as sender:
         batch = []
         for number in range(in_session):
@@ -108,14 +108,14 @@ def _message(session: str, number: int) -> ServiceBusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The cost of a number of messages: the time from the first effect to the last, and the CPU of this process alone."""
+    """The cost of messages from the first effect to the last: messages per second, and CPU milliseconds of this process per message."""
 
     per_second: float
     cpu_ms: float
 
 
 class Meter:
-    """Counts effects, and sets `done` after so many."""
+    """Counts effects. After the wanted number, it stores the cost in `run` and sets `done`."""
 
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
@@ -135,7 +135,10 @@ class Meter:
 
 
 class Latencies:
-    """Milliseconds until each effect. The first effect of every slot opens connections that later ones use, so it is not counted."""
+    """
+    Collects the milliseconds from the beginning of each message until its effect. The first effect of each slot is left out, because
+    it also opens the connections that later messages use.
+    """
 
     def __init__(self, wanted: int) -> None:
         self.warm, self.done = asyncio.Event(), asyncio.Event()
@@ -167,7 +170,7 @@ async def consuming(
     *,
     receiver: str,
 ) -> AsyncIterator[None]:
-    """Run a consumer in this process, on one of the receivers. `handled` is called with each message that was handled."""
+    """Run a consumer in this process for as long as the block lasts. `handled` is called for each message that the consumer handled."""
 
     def hook(record: Record) -> None:
         if isinstance(record, MessageHandled) and record.outcome == "handled":
@@ -205,7 +208,7 @@ def _effect(session: str, number: int, text: str) -> dict[str, Any]:
 async def consumer_run(
     system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int, receiver: str
 ) -> Run:
-    """Return the cost of the consumer."""
+    """Send messages to a new topic, let a consumer handle them, and return the cost."""
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sessions, in_session=in_session)
     meter = Meter(sessions * in_session)
@@ -217,7 +220,9 @@ async def consumer_run(
 
 async def bare_run(system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int) -> Run:
     """
-    Return the cost of the loop that a careful user of both SDKs would write: one task for each slot, one batch for each message.
+    Send messages to a new topic, handle them with a bare loop over the two SDKs, and return the cost.
+
+    The loop is what a careful user of the SDKs would write, with one task for each slot and one batch for each message.
     """
     topic, name = system.new_session_topic(), await new_container(system)
     container = system.database.get_container_client(name)
@@ -251,7 +256,7 @@ async def _bare_slot(bus: ServiceBusClient, topic: str, container: ContainerProx
 
 
 async def new_container(system: Emulated) -> str:
-    """Return an empty container for effects."""
+    """Create an empty container for effects, and return its name."""
     name = f"effects-{time.perf_counter_ns()}"
     await system.database.create_container(name, PartitionKey("/partitionKey"), default_ttl=-1)
     return name
@@ -260,7 +265,7 @@ async def new_container(system: Emulated) -> str:
 async def compare(
     system: Emulated, bus: ServiceBusClient, load: str, *, rounds: int, sessions: int, in_session: int
 ) -> dict[str, float]:
-    """Return the cost of the consumer on each receiver, and its ratio to the bare loop."""
+    """Measure the bare loop and a consumer with each receiver in turn. Return the costs, and the ratios of consumer to bare loop."""
     sizes = {"sessions": sessions, "in_session": in_session}
     runs: dict[str, list[Run]] = {way: [] for way in ("bare", *RECEIVERS)}
     for _ in range(rounds):
@@ -285,7 +290,7 @@ async def compare(
 async def measure_idle(
     system: Emulated, bus: ServiceBusClient, seconds: float, receiver: str
 ) -> dict[str, float]:
-    """Return the percentage of a core that a consumer uses while all its slots are free."""
+    """Return the percentage of a core that a consumer uses while there are no messages."""
     topic, container = system.new_session_topic(), await new_container(system)
     async with consuming(system.client, bus, topic, container, lambda _: None, receiver=receiver):
         await asyncio.sleep(4)  # by then the consumer has started, and has closed what it opened in vain
@@ -299,7 +304,10 @@ async def measure_idle(
 async def measure_latencies(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
-    """Return p50 and p99 of the time from just before a message is sent until its effect is committed, in sessions that stay open."""
+    """
+    Return the 50th and 99th percentile of the time from just before a message is sent until its effect is committed, in sessions that
+    stay open.
+    """
     found: dict[str, float] = {}
     for rate in (50, 500):
         latencies = await _latencies(system, bus, rate=rate, seconds=sizes.seconds, receiver=receiver)
@@ -335,7 +343,7 @@ async def _latencies(
                 batch.append(message)
             await sender.send_messages(batch)
 
-        # Each session is opened before the load begins, and stays open.
+        # Send one message to each session before the load begins, so that the consumer opens all sessions, which then stay open.
         await send(sessions, 0)
         await latencies.warm.wait()
         started, step = time.perf_counter(), max(1, rate // 50)
@@ -350,8 +358,9 @@ async def measure_effects(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
     """
-    Return p50 and p99 of the time from just before a commit until its effect, through a worker and a consumer. Each event has a key
-    of its own.
+    Return the 50th and 99th percentile of the time from just before a commit until the effect of its event is committed.
+
+    A worker sends the events, and a consumer handles them. Each event has a partition key of its own.
     """
     found: dict[str, float] = {}
     for rate in (20, 100):
@@ -365,7 +374,10 @@ async def measure_effects(
 async def _effects(
     system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float, receiver: str
 ) -> tuple[list[float], float]:
-    """Return the latencies in ms, and the seconds from the time when the last commit was due until all had their effects."""
+    """
+    Return the latencies in milliseconds, and the seconds from the time at which the last commit was due until all effects were
+    committed.
+    """
     data, topic, leases = await system.new_events(0), system.new_session_topic(), await system.new_leases()
     events, container = system.database.get_container_client(data), await new_container(system)
     wanted = int(rate * seconds)
@@ -396,7 +408,7 @@ async def _effects(
 async def measure_memory(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
-    """Return how much memory the process of a consumer uses that handles very many sessions."""
+    """Return the peak memory of a consumer process that handles a large number of sessions."""
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sizes.many, in_session=1)
     where = system.cosmos, system.servicebus, topic, container, receiver, str(sizes.many)
@@ -429,7 +441,7 @@ async def _peak_of_consumer(*where: str) -> float:
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure everything; return the numbers for the last line."""
+    """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         collect_seldom()  # `cosmos-outbox consume` sets this, too; here it also applies to the bare loop
         rounds, result = sizes.rounds, dict[str, Any]()
@@ -447,7 +459,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     report(
         measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the consumer and the load"
     )

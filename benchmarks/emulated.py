@@ -1,4 +1,4 @@
-"""The emulators in a process of their own, with containers full of events and topics to send them to."""
+"""Start the emulators in a process of their own for the benchmarks, and create containers full of events and topics there."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _THROUGHPUT_OF_A_PARTITION, _MOST_THROUGHPUT = 6_000, 1_000_000
 
 class Emulated:
     """
-    Running emulators, and names that are not used yet.
+    The running emulators, with methods that create containers, choose unused topics and read counters.
 
-    Topics remember message ids, so every run that sends gets a topic of its own.
+    A topic remembers message ids and would drop repeated messages, so each run that sends needs a topic of its own.
     """
 
     def __init__(
@@ -47,19 +47,19 @@ class Emulated:
 
     @property
     def database(self) -> DatabaseProxy:
-        """Return the database of all containers."""
+        """Return the database in which all containers of the benchmarks are."""
         return self.client.get_database_client(DATABASE)
 
     def new_session_topic(self) -> str:
-        """Return a new topic whose subscription `all` requires sessions."""
+        """Return the name of an unused topic. Its subscription `all` requires sessions."""
         return f"sessions-{next(self._session_numbers)}"
 
     def new_topic(self, *, premium: bool = False) -> str:
-        """Return a new topic; one of the Premium tier takes batches of 1 MB."""
+        """Return the name of an unused topic. With `premium`, it accepts batches of 1 MB, as in the Premium tier."""
         return f"{'premium' if premium else 'events'}-{next(self._numbers)}"
 
     async def new_leases(self) -> str:
-        """Return an empty lease container."""
+        """Create an empty lease container, and return its name."""
         name = f"leases-{uuid.uuid4().hex[:8]}"
         await self.database.create_container(name, PartitionKey("/id"))
         return name
@@ -67,7 +67,7 @@ class Emulated:
     async def new_events(
         self, events: int, *, keys: int = 1000, in_commit: int = 1, partitions: int = 1, text: str = BODY_TEXT
     ) -> str:
-        """Return a container with so many events, spread evenly over the keys."""
+        """Create a container with so many events, spread evenly over partition keys, and return its name."""
         name = f"data-{events}-{uuid.uuid4().hex[:8]}"
         at_first = min(partitions, _MOST_THROUGHPUT // _THROUGHPUT_OF_A_PARTITION)
         container = await self.database.create_container(
@@ -93,7 +93,10 @@ class Emulated:
         return name
 
     async def delay(self, milliseconds: float, *, cosmos: bool = True) -> None:
-        """Delay every acknowledgement of a send by so much and, unless told otherwise, every reply of Cosmos DB; 0 ends the delay."""
+        """
+        Delay every acknowledgement of a send and, if `cosmos` is set, every reply of Cosmos DB by so many milliseconds. 0 ends the
+        delay.
+        """
         for path in ("/cosmos/faults", "/servicebus/faults"):
             await self._tell("DELETE", path)
         if milliseconds:
@@ -103,12 +106,12 @@ class Emulated:
             await self._tell("POST", "/servicebus/faults", {"action": "latency", "seconds": seconds})
 
     async def throttle(self, data: str, request_units: float) -> None:
-        """Give a container so many request units a second."""
+        """Limit a container to so many request units a second."""
         of = {"database": DATABASE, "container": data, "request_units": request_units}
         await self._tell("POST", "/cosmos/throttle", of)
 
     async def throttled(self) -> int:
-        """Return how many requests were refused, without those of low priority."""
+        """Return how many requests of normal priority Cosmos DB has refused because of too few request units."""
         stats = await self._tell("GET", "/cosmos/stats")
         return int(stats["requests"].get("throttled", 0))
 
@@ -118,14 +121,14 @@ class Emulated:
         return int(stats["topics"][topic]["published"])
 
     async def until_published(self, topic: str, messages: int) -> None:
-        """Return when a topic has accepted so many messages."""
+        """Wait until a topic has accepted so many messages."""
         while True:
             if await self.published(topic) >= messages:
                 return
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def requests(self, kind: str | None = None) -> int:
-        """Return how many requests Cosmos DB has answered, of one kind or of all."""
+        """Return how many requests Cosmos DB has answered: those of one kind, or all if no kind is given."""
         requests = (await self._tell("GET", "/cosmos/stats"))["requests"]
         return int(requests.get(kind, 0)) if kind else sum(requests.values())
 
@@ -143,7 +146,7 @@ async def commit_events(
     created_ns: int | None = None,
     text: str = BODY_TEXT,
 ) -> None:
-    """Write events in one transactional batch, as the outbox stores them."""
+    """Write events in one transactional batch, as documents like those that the outbox writes."""
     commit = str(uuid.uuid4())
     operations: list[Any] = []
     for sequence in range(count):
@@ -200,7 +203,7 @@ def _configuration(directory: Path) -> Path:
 
 @asynccontextmanager
 async def emulated() -> AsyncIterator[Emulated]:
-    """Start the emulators and stop them."""
+    """Start the emulators, yield them, and stop them at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="cosmos-outbox-bench-") as directory:
         config = _configuration(Path(directory))
         async with Children(Path(directory)) as children:

@@ -1,9 +1,10 @@
 """
-What the emulators can do beside the Python SDKs: requests and messages for each second of CPU, and memory.
+Measure how much work the emulators do per second of CPU time, compared with the Python SDKs, and how much memory they need.
 
-One process of emulators serves one process of the SDK, which does each kind of work in many rounds. For each kind, the figures are
-what either side does with a second of its own CPU, and their ratio: above 1, the SDK is the bottleneck of a benchmark and the
-emulator is not. Memory is what the process grows by. Linux only, for it reads /proc.
+A process with the emulators serves a process with the SDKs, which does each kind of work in many rounds. For each kind of work, the
+figures are the operations per second of CPU time of each process, and the ratio of the two. If the ratio is above 1, the SDK is the
+bottleneck of a benchmark and the emulator is not. Memory is the growth of the emulators' process. This runs only on Linux, because it
+reads /proc.
 `python -m benchmarks.emulators [--rounds N] [--data]`.
 """
 
@@ -46,7 +47,7 @@ Work = Callable[[], Awaitable[int]]
 
 
 class Server:
-    """The process of the emulators, and the resources that it has used so far."""
+    """The process of the emulators. Its methods return the CPU time and the memory that it uses."""
 
     def __init__(self, process: subprocess.Popen[str], announced: dict[str, str]) -> None:
         self._folder = Path("/proc") / str(process.pid)
@@ -62,7 +63,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The measurements of one kind of work, over all rounds."""
+    """The operations, CPU seconds of both processes and seconds of one kind of work, over all rounds."""
 
     done: int
     server_s: float
@@ -90,7 +91,7 @@ async def served(*, data: bool) -> AsyncIterator[Server]:
 
 
 async def measured(server: Server, work: Work, rounds: int) -> Measured:
-    """Do some work again and again, after one round to warm up."""
+    """Do one kind of work in several rounds, after one round to warm up, and return the measurements."""
     await work()
     server_s, client_s, wall_s = server.cpu_s(), time.process_time(), time.perf_counter()
     done = 0
@@ -105,7 +106,7 @@ async def measured(server: Server, work: Work, rounds: int) -> Measured:
 
 
 class Documents:
-    """Work on a container."""
+    """The kinds of work on a Cosmos DB container. Each method returns how many operations it made."""
 
     def __init__(self, container: ContainerProxy) -> None:
         self._container = container
@@ -132,7 +133,7 @@ class Documents:
         return await self._at_once(lambda _: self._container.read_item(item["id"], "read"))
 
     async def batch(self) -> int:
-        """Commit batches of two operations."""
+        """Commit transactional batches of two operations each, in several tasks at once."""
 
         async def commit(key: str) -> None:
             await self._container.execute_item_batch(
@@ -142,7 +143,7 @@ class Documents:
         return await self._at_once(commit)
 
     async def feed(self) -> int:
-        """Read the change feed from the beginning; counts documents."""
+        """Read the change feed from the beginning, and return the number of documents."""
         feed = self._container.query_items_change_feed(start_time="Beginning", max_item_count=_PAGE)
         return sum([1 async for _ in feed])
 
@@ -160,7 +161,7 @@ async def _send(sender: ServiceBusSender, count: int, session: str | None = None
 
 
 async def _moved(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> int:
-    """Send messages; receive and complete each of them."""
+    """Send messages, receive and complete each of them, and return their number."""
     count = await _send(sender, _PAGE)
     left = count
     while left:
@@ -171,7 +172,7 @@ async def _moved(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> int:
 
 
 async def measure(rounds: int, *, data: bool) -> dict[str, float]:
-    """Do all kinds of work; return the numbers of the last line."""
+    """Measure all kinds of work, and return the figures for the last line of the output."""
     found: dict[str, Measured] = {}
     async with served(data=data) as server, AsyncExitStack() as stack:
         client = await stack.enter_async_context(CosmosClient.from_connection_string(server.cosmos))
@@ -224,13 +225,13 @@ def _print_table(found: dict[str, Measured]) -> None:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each kind of work (default {ROUNDS})")
     parser.add_argument("--data", action="store_true", help="the emulators keep everything on disk")
     options = parser.parse_args()
     if not Path("/proc/self/stat").exists():
-        parser.error("this benchmark reads /proc, which is not here")
+        parser.error("this benchmark runs only on Linux: it reads /proc, which does not exist here")
     sys.stdout.write(json.dumps(asyncio.run(measure(options.rounds, data=options.data))) + "\n")
 
 

@@ -1,10 +1,10 @@
 """
-How a large fleet shares its leases: passes until it is balanced, and what the lease container is asked, without any service.
+Simulate how a large fleet balances its leases: how long this takes, and how many requests the lease container gets. No service is used.
 
-Workers decide with the library's own balancing; time is virtual, and the lease container is a dictionary with etags. Each worker
-lists the leases at every pass and then asks, takes and hands over; each owner renews its leases, and notices a request when its
-write is refused. Reads, writes and refused writes are counted. Workers join at once, leave at once, and a third of them is lost
-at once, as with a zone: their leases expire.
+The simulated workers use the library's own code to decide. Time is virtual, and the lease container is a dictionary with etags. At every
+balancing pass each worker lists the leases, and asks for leases, acquires free ones or hands some over. Each owner renews its leases, and
+notices that another worker asks for a lease when a write is refused. Reads, writes and refused writes are counted. Many workers join at
+the same moment, many leave, and a third of them is lost, as in the outage of a zone, so that their leases expire.
 
 `python -m benchmarks.fleet --leases 10000 --workers 200`; that takes some minutes.
 """
@@ -42,7 +42,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Fleet:
-    """Workers on one lease container, in virtual time."""
+    """A simulated fleet of workers on one lease container, in virtual time."""
 
     def __init__(self, leases: int, seed: int) -> None:
         self.now = 0.0
@@ -66,7 +66,7 @@ class Fleet:
         heapq.heappush(self._due, (self.now + seconds, next(self._order), act))
 
     def run_until(self, holds: Callable[[], bool], *, within: float) -> float | None:
-        """Return after how many seconds a condition holds; None if it never does."""
+        """Run the simulation until a condition holds. Return the virtual seconds that this took, or None if the time limit is reached."""
         began = self.now
         while self._due and self._due[0][0] <= began + within:
             self.now, _, act = heapq.heappop(self._due)
@@ -101,7 +101,7 @@ class Fleet:
         self.leases[lease.id] = replace(lease, raw=raw)
 
     def _write(self, seen: Lease, **changes: Any) -> bool:
-        """Replace a lease, if it still has the etag with which it was read."""
+        """Replace a lease if it still has the etag with which it was read, as Cosmos DB does, and count the write."""
         current = self.leases[seen.id]
         if current.raw["_etag"] != seen.raw["_etag"]:
             self.requests["refused writes"] += 1
@@ -171,7 +171,7 @@ def _bound(number: int, of: int) -> str:
 
 
 def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
-    """Run until a condition holds. Print how long that took, and return it."""
+    """Run the simulation until a condition holds. Print and return how long this took, and how many requests were made."""
     fleet.requests.clear()
     fleet.writes.clear()
     fleet.passes.clear()
@@ -189,7 +189,7 @@ def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
 
 
 def simulated(leases: int, workers: int, *, seed: int) -> dict[str, Any]:
-    """Return the cost of each change of a fleet."""
+    """Let workers of a fleet start, join, leave and be lost. Return the time and the requests of each change."""
     fleet = Fleet(leases, seed)
     names = [f"worker-{number:03}" for number in range(workers)]
     joining, rest = names[: workers // 4], names[workers // 4 :]
@@ -210,7 +210,7 @@ def simulated(leases: int, workers: int, *, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--leases", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=200)

@@ -1,8 +1,11 @@
 """
-How cost grows: a worker with the partitions, a consumer with the sessions, and a fleet with its processes on a slow network.
+Measure how the cost of an event or message grows with the number of partitions, sessions and worker processes.
 
-Emulators run in a process of their own. Each row is the median of its rounds; a fleet has one. `python -m benchmarks.growth [--quick]`; the last line is one
-JSON object, which `benchmarks.charts` draws.
+One worker reads more and more partitions, one consumer handles more and more sessions, and more and more worker processes share
+the partitions on a slow network. The emulators run in a process of their own. Each row has the medians of several rounds, or the results
+of a single round for worker processes.
+
+`python -m benchmarks.growth [--quick]`; the last line is one JSON object, from which `benchmarks.charts` draws charts.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ Row = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of the measurement."""
+    """How many rounds, events and messages the measurements have."""
 
     rounds: int
     events: int
@@ -50,7 +53,7 @@ QUICK = Sizes(rounds=1, events=2_000, messages=128)
 async def measure_rows(
     title: str, counts: tuple[int, ...], rounds: int, run: Callable[[int], Awaitable[Row]]
 ) -> list[Row]:
-    """Return a row for each count, with the medians of all rounds."""
+    """Run a measurement for each of several counts. Return a row for each count, with the medians of all rounds."""
     rows = []
     for count in counts:
         found = [await run(count) for _ in range(rounds)]
@@ -61,7 +64,7 @@ async def measure_rows(
 
 
 async def measure_partitions(system: Emulated, sizes: Sizes) -> list[Row]:
-    """Return the cost of an event for one worker, as its events come from more partitions."""
+    """Return the cost of an event in one worker for each number of partitions from which the events come."""
     events, in_commit = sizes.events, EVENTS_IN_COMMIT
     data = {n: await system.new_events(events, in_commit=in_commit, partitions=n) for n in SHARES}
 
@@ -73,7 +76,7 @@ async def measure_partitions(system: Emulated, sizes: Sizes) -> list[Row]:
 
 
 async def measure_sessions(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> list[Row]:
-    """Return the cost of a message for one consumer, as its messages come in more sessions."""
+    """Return the cost of a message in one consumer for each number of sessions in which the messages come."""
 
     async def run(sessions: int) -> Row:
         in_session = max(2, sizes.messages // sessions)
@@ -84,7 +87,7 @@ async def measure_sessions(system: Emulated, bus: ServiceBusClient, sizes: Sizes
 
 
 async def measure_fleet(system: Emulated, sizes: Sizes, delay_ms: float) -> list[Row]:
-    """Return the cost of an event for all processes together, as more of them share the partitions."""
+    """Return the cost of an event in all worker processes together for each number of processes that share the partitions."""
     data = await system.new_events(sizes.events, in_commit=EVENTS_IN_COMMIT, partitions=FLEET_PARTITIONS)
 
     async def run(processes: int) -> Row:
@@ -112,7 +115,7 @@ async def measure_fleet(system: Emulated, sizes: Sizes, delay_ms: float) -> list
 
 
 async def _share(system: Emulated, leases: str, workers: int) -> None:
-    """Return when each worker owns an equal part of the leases."""
+    """Wait until all workers own the same number of leases."""
     container = system.database.get_container_client(leases)
     owners: list[str | None] = []
     while len(owners) < FLEET_PARTITIONS or {owners.count(owner) for owner in set(owners)} != {
@@ -123,7 +126,7 @@ async def _share(system: Emulated, leases: str, workers: int) -> None:
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure everything; return the rows of the last line, and the ratios that have a goal."""
+    """Run all measurements. Return the rows for the last line of the output, and the ratios that have a goal."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         collect_seldom()
         rows = {
@@ -141,7 +144,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     report(
         measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the workers, the consumer"
     )

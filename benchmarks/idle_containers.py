@@ -1,7 +1,8 @@
 """
-What twenty idle containers cost one worker: memory and CPU of its process, beside one container in a process of the same kind.
+Measure the memory and CPU time of a worker process with twenty idle containers, compared with a worker process with one container.
 
-`python -m benchmarks.idle_containers [SECONDS]` prints one JSON object: for each number of containers the resident MB and the percent of a core.
+`python -m benchmarks.idle_containers [SECONDS]` prints one JSON object with the resident MB and the percentage of a core for each number
+of containers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ async def created(database: DatabaseProxy) -> list[str]:
 
 
 async def measured(process: Process, seconds: float) -> dict[str, float]:
-    """Return the resources that an idle worker uses, once it has settled."""
+    """Wait until the start of a worker process is over, and return the memory and the CPU that the process uses while idle."""
     await asyncio.sleep(SETTLING_SECONDS)
     before = cpu_seconds(process.pid)
     await asyncio.sleep(seconds)

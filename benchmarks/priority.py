@@ -1,15 +1,19 @@
 """
-What a worker that catches up costs the commits beside it, where request units are short: with low priority, and with none.
+Measure how much a worker that catches up delays commits if request units are short: with low priority, and with the default priority.
 
-The container has little more request units a second than the commits use. A service commits an entity with an event at a fixed rate, and tries
-again as the library does where it is refused; the delay of each commit counts from the time at which it was due. Beside it a worker runs in a
-process of its own: idle, or behind by a backlog of small entities with an event beside every tenth. The request units are short from before the
-worker starts, and the backlog outlasts each round: a round in which it does not fails, for its worker did not catch up all the while. Each way has
-the same number of rounds, in turn, and each round a container, leases and a topic of its own. The ratios are of the 99th percentiles over all rounds.
-Each reply takes 20 ms more than the emulator needs, as on a network. The worker is nice to the other processes, as it would be on another machine,
-and sends to an emulator of its own; the one of Cosmos DB is one process, so what it does for the worker is in the delays all the same: a page of
-many small documents takes many request units and little of its time. Commits that were refused are counted beside: those are the request units,
-whatever else the machine does.
+A service commits an entity with an event at a fixed rate, and the container has only a few more request units than these commits need. If a
+commit is refused, the service tries again as the library does. The delay of a commit counts from the time at which it was due. Meanwhile a
+worker runs in a process of its own. It is idle, or it has a backlog of small entities, of which every tenth has an event.
+
+The request units are limited before the worker starts. The backlog has to last for the whole round. Otherwise the round fails, because
+its worker did not catch up all the time. The kinds of worker take turns with the same number of rounds, and each round has a container,
+leases and a topic of its own. The ratios compare the 99th percentiles over all rounds.
+
+Each reply takes 20 ms longer than the emulator needs, as on a network. The worker process runs with a lower CPU priority, because it would
+run on another machine, and sends to an emulator of its own. The emulator of Cosmos DB is a single process, so its work for the worker is
+still part of the delays. This part is small: a page of many small documents takes many request units, but little CPU time. Refused commits
+are counted as well. Their number depends only on the request units, and not on what else the machine does.
+
 `python -m benchmarks.priority [--quick]`; the last line is one JSON object.
 """
 
@@ -49,7 +53,7 @@ WAYS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of the measurement."""
+    """How many rounds, commits and backlog documents the measurement has."""
 
     rounds: int
     seconds: int
@@ -64,7 +68,7 @@ QUICK = Sizes(rounds=1, seconds=4, backlog=400)
 async def worker(
     system: Emulated, bus: Emulated, data: str, topic: str, variables: Mapping[str, str]
 ) -> AsyncIterator[None]:
-    """Run a worker in a process of its own; kill it at the end."""
+    """Run a worker in a process of its own for as long as the block lasts, and kill it at the end."""
     environment = {
         "OUTBOX_COSMOS_CONNECTION_STRING": system.cosmos,
         "OUTBOX_COSMOS_DATABASE": DATABASE,
@@ -88,7 +92,7 @@ async def worker(
 
 
 async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
-    """Commit at a fixed rate. Return for each commit how many milliseconds it was finished after the time at which it was due."""
+    """Commit at a fixed rate. Return for each commit the milliseconds from the time at which it was due until it was done."""
     loop, delays, given_up = asyncio.get_running_loop(), list[float](), 0
     first = loop.time() + 0.1
 
@@ -115,7 +119,7 @@ async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
 
 
 async def write_batch(container: ContainerProxy, number: int) -> None:
-    """Write entities of one partition key, and some events."""
+    """Write entities of one partition key and some events in one transactional batch."""
     await commit_events(container, key := f"key-{number}", number * EVENTS, EVENTS)
     entities = [{"id": f"entity-{one}", "partitionKey": key, "type": "item"} for one in range(ENTITIES)]
     await container.execute_item_batch([("create", (entity,), {}) for entity in entities], key)
@@ -123,10 +127,11 @@ async def write_batch(container: ContainerProxy, number: int) -> None:
 
 async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> tuple[list[float], int, int]:
     """
-    Return the delays of commits beside a worker, how often a commit was refused, and how many messages the worker sent meanwhile.
+    Commit at a fixed rate while a worker runs. Return the delays of the commits, how often a commit was refused, and how many messages
+    the worker sent meanwhile.
 
     Raises:
-        SystemExit: the backlog did not last, or the worker that is behind sent no more than what was committed.
+        SystemExit: the backlog was finished too early, or the worker sent no more messages than there were commits.
     """
     behind, variables = WAYS[way]
     data = await system.new_events(0)
@@ -146,7 +151,7 @@ async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> 
         after, refused = await bus.published(topic), await system.throttled() - refused
         await system.delay(0)
     await system.database.delete_container(data)
-    # Events that are committed meanwhile wait behind the backlog.
+    # Events that are committed during the round come after the backlog, so all messages that were sent are from the backlog.
     sent, left = after - before, batches * EVENTS - after
     if behind and (sent <= len(delays) or left <= 0):
         raise SystemExit(
@@ -156,7 +161,7 @@ async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> 
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure all ways in turn; return the numbers for the last line."""
+    """Measure each kind of worker in turn, and return the figures for the last line of the output."""
     delays: dict[str, list[float]] = {way: [] for way in WAYS}
     sent, refused = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0)
     load = [f"{one:.1f}" for one in os.getloadavg()]
@@ -191,7 +196,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="emulators, worker and the commits")
 
 

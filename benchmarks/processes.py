@@ -1,4 +1,4 @@
-"""The relay, and the bare loop, in processes of their own."""
+"""Run the relay or the bare loop in a process of its own, for benchmarks that measure its CPU time, memory or latency."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOIN_SECONDS = 10
 
 
 class Worker:
-    """A relay in a process of its own. It holds its first page until `go` is called."""
+    """A worker process with a relay. It acquires leases and reads, but sends nothing until `go` is called."""
 
     def __init__(self, system: Emulated, name: str, *, data: str, leases: str, topic: str) -> None:
         self._system, self._leases = system, leases
@@ -31,7 +31,7 @@ class Worker:
         )
 
     async def owns_everything(self) -> None:
-        """Return when every lease has an owner."""
+        """Wait until every lease has an owner."""
         container = self._system.database.get_container_client(self._leases)
         while True:
             owners = [item.get("Owner") async for item in container.read_all_items() if "LeaseToken" in item]
@@ -40,11 +40,11 @@ class Worker:
             await asyncio.sleep(0.05)
 
     def go(self) -> None:
-        """Let the relay send."""
+        """Let the relay begin to send."""
         self._pipe.send("go")
 
     async def stop(self) -> dict[str, float]:
-        """End the relay. Return the resources that it used since `go`."""
+        """End the process. Return the CPU seconds that it used since `go`, its peak memory, and its memory before `go`."""
         self._pipe.send("stop")
         used: dict[str, float] = await asyncio.to_thread(self._pipe.recv)
         await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
@@ -58,7 +58,7 @@ class Worker:
 
 @asynccontextmanager
 async def running_worker(system: Emulated, *, data: str, leases: str, topic: str) -> AsyncIterator[Worker]:
-    """Start a worker and wait until it owns all leases; kill it at the end."""
+    """Start a worker process, wait until it owns all leases, and yield it. Kill it at the end of the block."""
     worker = Worker(system, "worker", data=data, leases=leases, topic=topic)
     try:
         await worker.owns_everything()
@@ -69,7 +69,7 @@ async def running_worker(system: Emulated, *, data: str, leases: str, topic: str
 
 @asynccontextmanager
 async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
-    """Run the bare loop in another process, as a user who cares for latency would write it."""
+    """Run the bare loop in a process of its own for as long as the block lasts. The loop does not wait for full batches."""
     process, _ = spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
     try:
         yield
@@ -79,7 +79,9 @@ async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator
 
 
 def spawn(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
-    """Start a process that is connected by a pipe. `target` gets the other end of the pipe, and then the arguments."""
+    """
+    Start a process, and return it with one end of a pipe. In the process, `target` is called with the other end and the arguments.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
@@ -120,8 +122,8 @@ async def _relay(pipe: Connection, *where: str) -> None:
 
 
 def peak_mb() -> float:
-    """Return the largest amount of memory that this process has used."""
-    # `getrusage` would not do: a child inherits the peak of its parent.
+    """Return the largest amount of memory that this process has used so far, in MB."""
+    # On Linux, read /proc and do not call `getrusage`: there a child process inherits the peak of its parent.
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:  # this is not Linux

@@ -1,16 +1,16 @@
 """
-Our change feed processor beside those of the SDKs for Java and for .NET, on the same emulator, with the same intervals and page size.
+Compare our change feed processor with those of the SDKs for Java and .NET, on the same emulator, with the same intervals and page size.
 
-First each reads one container to its end, in turn, with a handler that does nothing; the time runs from its first page. A round lasts
-seconds, and the virtual machines of Java and .NET still compile in it: in a process that lives long they are faster. `java_docs_ratio`
-is our documents a second divided by Java's, `java_cpu_ratio` the same for a CPU second, each the median of all rounds. Above 1, ours
-is faster. Those over .NET begin with `dotnet`.
+First the processors take turns to read a container to its end, with a handler that does nothing. The time starts with the first page. A
+round takes only seconds, in which the virtual machines of Java and .NET still compile code, so they are faster in a long-lived process.
+`java_docs_ratio` is our documents per second divided by Java's, and `java_cpu_ratio` the same per CPU second; both are medians of all
+rounds. Above 1, ours is faster. The ratios to .NET begin with `dotnet`.
 
-Then a worker of each is killed; one gets SIGTERM, after which ours releases its leases, while the other SDKs leave the signal to the
-program, so their leases expire; and four workers join one that owns a hundred leases. These ratios divide our seconds by theirs. Below
-1, ours is faster.
+Then a worker of each SDK is killed, and another one gets SIGTERM. After SIGTERM our worker releases its leases. The other SDKs leave the
+signal to the program, so their leases have to expire. Then four workers join one worker that owns a hundred leases. These ratios divide our
+seconds by theirs. Below 1, ours is faster.
 
-One whose tools or packages are not on this machine is not measured, which the last line says.
+An SDK whose tools or packages are missing on this machine is not measured, and the last line of the output says so.
 `python -m benchmarks.processor`.
 """
 
@@ -49,7 +49,7 @@ POLL_SECONDS = 1.0  # our slowest poll; the others' default is 5 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of the measurement."""
+    """How many documents, rounds, takeovers and leases the measurements have."""
 
     documents: int
     rounds: int
@@ -58,7 +58,7 @@ class Sizes:
 
 
 class Peers(Fleet):
-    """The workers of another SDK, in processes of their own, on one lease container."""
+    """The worker processes of another SDK that share one lease container."""
 
     says: ClassVar[str]
     key: ClassVar[str]  # the beginning of the names of its figures
@@ -69,7 +69,7 @@ class Peers(Fleet):
         self._programs: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, *names: str) -> None:
-        """Start workers at the same moment; the start of the program does not count."""
+        """Start worker processes, wait until their programs are loaded, and then let all of them begin at the same moment."""
         for name in names:
             self._programs[name] = await self.program(self._system, self._data, self._leases, name, 0)
         await asyncio.gather(*(_ready(self._programs[name]) for name in names))
@@ -91,7 +91,7 @@ class Peers(Fleet):
     async def program(
         cls, system: Emulated, data: str, leases: str, name: str, documents: int
     ) -> asyncio.subprocess.Process:
-        """Start a program that waits for a line of input."""
+        """Start the program of this SDK. It prints "ready" and begins when it gets a line of input."""
         endpoint, key = (part.split("=", 1)[1] for part in system.cosmos.rstrip(";").split(";"))
         intervals = [ACQUIRE_SECONDS, RENEW_SECONDS, EXPIRATION_SECONDS, POLL_SECONDS]
         return await asyncio.create_subprocess_exec(
@@ -103,7 +103,7 @@ class Peers(Fleet):
 
     @classmethod
     async def drain(cls, system: Emulated, data: str, documents: int) -> tuple[float, float]:
-        """Drain a container; return the documents a second, and a CPU second."""
+        """Read a container to its end with this SDK. Return the documents per second and per CPU second."""
         program = await cls.program(system, data, await system.new_leases(), cls.key, documents)
         try:
             await _ready(program)
@@ -117,20 +117,20 @@ class Peers(Fleet):
 
 
 class JavaPeers(Peers):
-    """The processor of the SDK for Java."""
+    """Workers with the change feed processor of the Cosmos DB SDK for Java."""
 
     says, key = "Java's", "java"
 
 
 class DotNetPeers(Peers):
-    """The processor of the SDK for .NET."""
+    """Workers with the change feed processor of the Cosmos DB SDK for .NET."""
 
     says, key = ".NET's", "dotnet"
 
 
 async def _ready(program: asyncio.subprocess.Process) -> None:
     if program.stdout is None or b"ready" not in await program.stdout.readline():
-        raise RuntimeError("a program ended before it was ready")
+        raise RuntimeError("the program of another SDK ended before it was ready")
 
 
 def _go(program: asyncio.subprocess.Process) -> None:
@@ -140,7 +140,7 @@ def _go(program: asyncio.subprocess.Process) -> None:
 
 @contextmanager
 def built_java() -> Iterator[str | None]:
-    """Build Java's program in a folder of its own. Return None, or why it cannot be built."""
+    """Build the program for Java in a temporary folder. Yield None, or the reason why it cannot be built on this machine."""
     with _sources("java", "java", "javac", "mvn") as found:
         if isinstance(found, str):
             yield found
@@ -160,7 +160,7 @@ def built_java() -> Iterator[str | None]:
 
 @contextmanager
 def built_dotnet() -> Iterator[str | None]:
-    """Build the program for .NET in a folder of its own. Return None, or why it cannot be built."""
+    """Build the program for .NET in a temporary folder. Yield None, or the reason why it cannot be built on this machine."""
     with _sources("dotnet", "dotnet") as found:
         if isinstance(found, str):
             yield found
@@ -180,7 +180,7 @@ def built_dotnet() -> Iterator[str | None]:
 
 @contextmanager
 def _sources(language: str, *programs: str) -> Iterator[Path | str]:
-    """Return a copy of a program's folder, or the names of the missing programs that would build it."""
+    """Yield a temporary copy of the folder with a program's source, or a text that says which tools to build it are missing."""
     if missing := [program for program in programs if shutil.which(program) is None]:
         yield f"{', '.join(missing)} is not on this machine"
         return
@@ -199,7 +199,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 async def beside_others(system: Emulated, sizes: Sizes) -> dict[str, Any]:
-    """Measure all SDKs. Return the ratios, and why there are none for some SDK."""
+    """Compare our processor with the other SDKs. Return the ratios, and the reasons for an SDK that could not be measured."""
     with ExitStack() as stack:
         hindrances = {
             JavaPeers: stack.enter_context(built_java()),
@@ -226,11 +226,11 @@ async def _taken_over(
     system: Emulated, failovers: int, others: list[type[Peers]], number: signal.Signals
 ) -> Mapping[str, float]:
     """
-    Return our median seconds of a takeover divided by those of each other SDK, after SIGTERM or after SIGKILL, which no program
-    notices.
+    Measure how long it takes until another worker owns the leases of a worker that got a signal. Return our median seconds divided by
+    those of each other SDK.
 
-    They take turns. A lease may have been renewed a moment before the kill or long before, so the kills are spread over the time
-    between two renewals, and come at the same times for all.
+    The SDKs take turns. The time until a lease expires depends on how long ago it was renewed. So the signals are spread over the time
+    between two renewals, and come at the same times for all SDKs.
     """
     kinds: list[type[Fleet]] = [Fleet, *others]
     taken: dict[type[Fleet], list[float]] = {kind: [] for kind in kinds}
@@ -252,7 +252,10 @@ async def _taken_over(
 
 
 async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) -> Mapping[str, float]:
-    """Return our seconds until five workers share the leases of one, divided by those of each other SDK that reached this."""
+    """
+    Return our seconds until five workers share the leases of one worker, divided by those of each other SDK. An SDK that does not
+    reach this in time is left out.
+    """
     ours = await balance(system, leases, 5)
     found = {}
     for peers in others:
@@ -267,7 +270,7 @@ async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) ->
 
 
 async def _drained(system: Emulated, sizes: Sizes, others: list[type[Peers]]) -> Mapping[str, float]:
-    """Return our documents a second, and a CPU second, divided by those of each other SDK."""
+    """Return our documents per second and per CPU second, each divided by those of each other SDK."""
     data = await system.new_events(sizes.documents, in_commit=20)
     ways = {"ours": with_processor, **{peers.key: peers.drain for peers in others}}
     rates: dict[str, list[float]] = {name: [] for name in ways}
@@ -289,7 +292,7 @@ async def _drained(system: Emulated, sizes: Sizes, others: list[type[Peers]]) ->
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure on emulators of its own; return the last line."""
+    """Start emulators, run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system:
         return await beside_others(system, sizes)
 

@@ -1,9 +1,10 @@
 """
-What the relay costs: beside the bare SDKs, beside the design of Microsoft's .NET sample, and as its backlog grows.
+Measure the relay: compared with a bare loop over the SDKs and with the design of Microsoft's .NET sample, and with a growing backlog.
 
-Emulators run in a process of their own. The relay and the bare loop take turns, and the least disturbed round of each
-counts; so do the ways of the table of CPU, which prints the median and the most disturbed round too. The sample's design has
-one round. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
+The emulators run in a process of their own. What is compared takes turns in several rounds. The figure is the median of the rounds.
+The design of the sample has only one round.
+
+`python -m benchmarks.relay [--quick]`; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ DELAYS_MS = (0, 5, 20)
 SLOW_ACK_MS = 200
 LARGE_TEXT, MANY_LEASES = "x" * 40_000, 100
 EVENTS_IN_COMMIT = 5
-# events by the delay in ms: at a delay of 20 ms, 150 events take seven seconds
+# How many events the design of the sample sends, by the delay in ms. It is slow: with a delay of 20 ms, 150 events take seven seconds.
 SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of the measurement."""
+    """How many rounds, events and seconds the measurements have."""
 
     rounds: int
     events: int
@@ -58,7 +59,10 @@ QUICK = Sizes(rounds=2, events=1500, seconds=3, backlog=(1_000, 5_000), scale_ev
 
 
 class Meter:
-    """Measures messages a second, from the first accepted batch to the last: starting and opening links are not counted."""
+    """
+    Measures messages per second and CPU time, from the first batch that the topic accepted to the last. So the time to start and to
+    open links is not counted.
+    """
 
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
@@ -80,12 +84,15 @@ class Meter:
 
     @property
     def cpu_ms(self) -> float:
-        """Return how many milliseconds of this process's CPU each message took."""
+        """Return the CPU time of this process per message, in milliseconds."""
         return (self._cpu_after - self._cpu_before) * 1000 / (self._seen - self._first)
 
 
 async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE) -> Meter:
-    """Return the cost of relaying so many messages into a topic; long pages go to a topic of the Premium tier."""
+    """
+    Run the relay until so many messages are sent to a new topic, and return the measurements. For long pages the topic is of the
+    Premium tier.
+    """
     meter = Meter(events)
     await relay(
         system.cosmos,
@@ -101,7 +108,7 @@ async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE)
 
 
 async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
-    """Return how many messages a second another way gets into the topic."""
+    """Return how many messages per second a bare loop or the design of the sample sends, given as a generator of accepted batches."""
     meter = Meter(events)
     async with aclosing(batches) as sent:
         async for messages in sent:
@@ -112,7 +119,7 @@ async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
 
 
 async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes) -> float:
-    """Return the relay's throughput as a share of the bare loop's."""
+    """Run the relay and the bare loop in turn, and return the ratio of the relay's messages per second to the bare loop's."""
     container = system.database.get_container_client(data)
     bare: list[float] = []
     ours: list[float] = []
@@ -134,8 +141,9 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: st
 
 async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
     """
-    Return the CPU of an event with our encoder and with the SDK's: for pages of 1000 with batches of 1 MB, and for pages of 100 with
-    batches of 256 KB.
+    Return the CPU time per event with our encoder of messages and with the SDK's encoder.
+
+    Both are measured for pages of 1000 events with batches of 1 MB, and for pages of 100 events with batches of 256 KB.
     """
     data = await system.new_events(sizes.scale_events, keys=KEYS, in_commit=EVENTS_IN_COMMIT)
     ways = [(page, own) for page in (RELAY_PAGE, PAGE) for own in (True, False)]
@@ -159,7 +167,7 @@ async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
 async def compare_with_sample(
     system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes
 ) -> dict[str, float]:
-    """Return how many times as fast as the design of the sample the relay is, for each delay of the network."""
+    """Return the ratio of the relay's messages per second to those of the sample's design, for several network delays."""
     container = system.database.get_container_client(data)
     ratios = {}
     for delay in DELAYS_MS:
@@ -175,7 +183,7 @@ async def compare_with_sample(
 
 
 async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float]:
-    """Return how much memory a worker uses if its topic is slow and very many events wait."""
+    """Return the peak memory of a worker whose topic acknowledges slowly while a large number of events waits."""
     events = sizes.backlog[-1]
     data = await system.new_events(events, in_commit=20)
     leases, topic = await system.new_leases(), system.new_topic()
@@ -194,7 +202,7 @@ async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float
 
 
 async def measure_large(system: Emulated, sizes: Sizes) -> float:
-    """Return how much memory a worker of many leases uses while it sends events of 40 KB."""
+    """Return the peak memory of a worker that owns many leases and sends events of 40 KB."""
     data = await system.new_events(sizes.large_events, partitions=MANY_LEASES, text=LARGE_TEXT)
     topic = system.new_topic(premium=True)
     async with running_worker(system, data=data, leases=await system.new_leases(), topic=topic) as worker:
@@ -206,7 +214,7 @@ async def measure_large(system: Emulated, sizes: Sizes) -> float:
 
 
 async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
-    """Return the cost of an event as more events wait."""
+    """Return the CPU time, memory and requests per event of a worker for several numbers of waiting events."""
     rows = []
     for events in sizes.backlog:
         data = await system.new_events(events, in_commit=20)
@@ -233,7 +241,7 @@ async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, floa
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure everything; return the numbers of the last line."""
+    """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         collect_seldom()  # the worker sets this, too; here it also applies to the other ways
         data = await system.new_events(sizes.events, keys=KEYS)
@@ -247,7 +255,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the relay and the load")
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks print: a table for people, then one JSON object as the last line."""
+"""Print the results of a benchmark: a table for people, and then one JSON object as the last line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SizesT = TypeVar("SizesT")
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print a text at once."""
+    """Print a text and flush the output, so that a pipe gets it at once."""
     sys.stdout.write(text + end)
     sys.stdout.flush()
 
 
 def show(what: str, figures: str) -> None:
-    """Print one line of the table."""
+    """Print one line of the table: what was measured, and the figures."""
     say(f"{what:<42}{figures}")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that a share of the values does not exceed."""
+    """Return the percentile of values: the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1)
 
@@ -40,7 +40,9 @@ def report(
     about: str | None,
     shared_by: str,
 ) -> None:
-    """Measure with the sizes that the command line asks for."""
+    """
+    Run a benchmark from the command line, with the full sizes or, with `--quick`, the small ones. Print its figures as the last line.
+    """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
     sizes = quick if parser.parse_args().quick else full
@@ -53,12 +55,12 @@ def report(
 
 
 def spread(title: str, values: list[float], unit: str) -> float:
-    """Show the lowest, the median and the highest of all rounds; return the median."""
+    """Print the lowest value, the median and the highest value of all rounds. Return the median."""
     middle = statistics.median(values)
     show(title, f"{min(values):.4g} | {middle:.4g} | {max(values):.4g} {unit}")
     return middle
 
 
 def beside(title: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Show the ratios of all rounds, in which both sides took turns. Return their median."""
+    """Compute the ratio of ours to theirs for each round, print the lowest, median and highest ratio, and return the median."""
     return round(spread(title, [one / other for one, other in zip(ours, theirs, strict=True)], ""), 3)

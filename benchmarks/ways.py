@@ -1,7 +1,7 @@
 """
-Three ways from a container to a topic: ours, a bare loop of both SDKs, and the design of Microsoft's .NET sample.
+Three ways to send the events of a container to a topic: our relay, a bare loop over both SDKs, and the design of Microsoft's .NET sample.
 
-Each yields how many messages the topic has accepted, as soon as it has.
+Each reports the number of messages as soon as the topic has accepted a batch.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ async def relay(
     page: int = PAGE,
 ) -> None:
     """
-    Run the relay as `worker_assembly` builds it, until `stop` is set. Nothing is sent before `gate` is set.
+    Run a relay until `stop` is set, built as `worker_assembly` builds it. If a `gate` is given, nothing is sent before it is set.
 
-    Logs, health, metrics, spans, the parked store, deletion and the polls of lag and parked keys are all there.
+    As in a worker, there are logs, health, metrics, spans, the parked store, deletion, and polls of the lag and of parked keys.
     """
 
     def count(record: Record) -> None:
@@ -118,7 +118,7 @@ async def relay(
                 instance_name=name,
                 max_items=page,
                 acquire_interval=timedelta(seconds=0.5),
-                # A page that waits for the gate is given up at once if another worker wants the lease.
+                # With a gate, pages wait for it. So give up a page soon if another worker asks for its lease.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
             ),
             hooks=(notify, deletion.hear),
@@ -155,12 +155,12 @@ async def relay(
 
 
 async def _left_behind(expiration: timedelta) -> dict[str, int]:
-    """Return that no other processor left anything."""
+    """Return that no other processor has waiting changes. This takes the place of `Connection.find_unserved_processors`."""
     return {}
 
 
 async def _no_others() -> tuple[str, ...]:
-    """Return that no other processor reads the container."""
+    """Return that no other processor reads the container. This takes the place of `Connection.others`."""
     return ()
 
 
@@ -179,10 +179,11 @@ async def bare_loop(
     container: ContainerProxy, bus: ServiceBusClient, topic: str, *, wait_for_full: bool = True
 ) -> AsyncGenerator[int, None]:
     """
-    Read pages and send full batches: without leases, checkpoints, order among senders, or retries.
+    Read pages of the change feed and send full batches, with the SDKs alone: without leases, checkpoints, ordered lanes or retries.
 
     Args:
-        wait_for_full: False: send what a page holds, as one who cares for latency would.
+        wait_for_full: whether to wait until a batch is full. False means to send after each page, for a short latency. Defaults to
+            True.
     """
     async with bus.get_topic_sender(topic) as sender:
         batch = await sender.create_message_batch()
@@ -210,8 +211,8 @@ async def sample_design(
     container: ContainerProxy, leases: ContainerProxy, bus: ServiceBusClient, topic: str
 ) -> AsyncGenerator[int, None]:
     """
-    Do as the .NET sample does: read 25 documents a page, await one batch for each partition key, write a checkpoint after the page,
-    and pause for 3 s if nothing is new.
+    Send events as Microsoft's .NET sample does: read pages of 25 documents, send one batch for each partition key and wait for its
+    acknowledgement, write a checkpoint after each page, and pause for 3 s if there is nothing new.
     """
     lease = await leases.create_item({"id": "sample", "ContinuationToken": None})
     async with bus.get_topic_sender(topic) as sender:
