@@ -1,7 +1,7 @@
 """
-Contracts between teams: what a service sends and handles, as an AsyncAPI document, and what a change of it breaks.
+Contracts between teams: describe the messages that a service sends and handles as an AsyncAPI document, and find breaking changes.
 
-    declarations        the events, the entities that record them and the consumers, of the modules that a command names
-    asyncapi            they as AsyncAPI 3.0
-    breaking_changes    the decision: two documents in, what is broken out
+    declarations        finds the events, entities and consumers in the modules that a command names
+    asyncapi            describes them as an AsyncAPI 3.0 document
+    breaking_changes    compares two documents, and returns what the change breaks
 """

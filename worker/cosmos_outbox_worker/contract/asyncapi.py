@@ -1,5 +1,5 @@
 """
-Document: what a service sends and handles, as AsyncAPI 3.0. Schemas come from its classes, headers and topics from what the relay does.
+AsyncAPI: create the AsyncAPI 3.0 document of a service. Schemas come from its classes, and headers and topics from the relay's rules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEMPLATE = tomllib.loads(Path(__file__).with_name("asyncapi.toml").read_text())
 
 class _Schemas(GenerateJsonSchema):
     def tagged_union_schema(self, schema: TaggedUnionSchema) -> Json:
-        """Leave out the discriminator, which is an object in OpenAPI, and does not exist in AsyncAPI."""
+        """Return the schema of a tagged union without pydantic's `discriminator`, an OpenAPI object that AsyncAPI does not have."""
         found = super().tagged_union_schema(schema)
         found.pop("discriminator", None)
         return found
@@ -37,7 +37,11 @@ class _Schemas(GenerateJsonSchema):
 
 def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
     """
-    Return the description of the messages that modules declare, with the topics of events if the routes are known.
+    Return the AsyncAPI document of the messages that a service sends and handles.
+
+    Args:
+        declared: the events and consumers of the service.
+        routes: which topic receives which event. Defaults to None: the document names no topics.
 
     Raises:
         ConfigurationError: a field has a type without a JSON Schema.
@@ -79,12 +83,12 @@ def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
 
 
 def earlier(version: int, upcasters: Container[int]) -> list[int]:
-    """Return the earlier versions from which upcasters lead to a version."""
+    """Return the earlier schema versions from which a chain of upcasters leads to a version."""
     return sorted(takewhile(lambda one: one in upcasters, range(version - 1, 0, -1)))
 
 
 def _add_action(event: type[DomainEvent], schema: Json, *, written: bool) -> None:
-    """Add what the payload contains and the class does not declare: the action, and fields that are always there."""
+    """Add to a schema what every payload of an event contains but its class does not declare: the action and some required fields."""
     schema["properties"] = {"action": {"type": "string", "const": event.action}, **schema["properties"]}
     schema["required"] = [*(("id", "action", "createdAt") if written else ()), *schema.get("required", ())]
 
@@ -95,7 +99,10 @@ def _message(name: str, model: type[BaseModel], ref: Json, headers: Json) -> Jso
 
 
 def _add(document: Json, action: str, place: str, message: Json, channel: Json) -> None:
-    """Add a message, its channel and its operation. Two messages with one name and version become one, which allows both payloads."""
+    """
+    Add a message to a document, with its channel and its operation. If a message with this name and version is there already, the
+    two are merged into one message that allows both payloads.
+    """
     place, messages = f"{action}.{_key(place)}", document["components"]["messages"]
     name = f"{place}.{_key(message['name'])}.v{message[VERSION] or 'any'}"
     if name in messages:
@@ -109,5 +116,5 @@ def _add(document: Json, action: str, place: str, message: Json, channel: Json) 
 
 
 def _key(name: str) -> str:
-    """Return a name in the characters that a key of the components may have."""
+    """Return a name with all characters escaped that AsyncAPI does not allow in the key of a component."""
     return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"_{ord(found[0]):x}_", name)

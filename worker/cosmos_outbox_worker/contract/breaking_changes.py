@@ -1,9 +1,12 @@
 """
-Breaking changes: which change between two descriptions of a service breaks what, and what to do instead.
+Breaking changes: compare two AsyncAPI descriptions of a service, and find changes that break consumers or stored events.
 
-A payload is a set of facts, such as that `total` may be null. What it breaks that a fact is gained or lost is a row of `breaking_changes.toml`.
-A sent event is guarded in both directions: consumers that are not deployed yet have to take the new events, and the new class those that
-are stored. A handled message is guarded in one: a consumer has to take all that it took.
+The schema of a payload is turned into a set of facts, such as that `total` may be null. `breaking_changes.toml` says for each kind of
+fact what breaks if the new description has gained or lost it, and what to do instead.
+
+An event that the service sends is compared in both directions: the consumers that run now have to accept new events, and the new class
+has to accept events that are already stored. A message that the service handles is compared in one direction: the consumer has to accept
+all messages that it accepted before.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", typ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A change that breaks a consumer or stored events. `field` is empty if the change concerns the whole event."""
+    """A change of a description that breaks consumers or stored events. `field` is empty if it concerns the whole event."""
 
     event: str
     field: str
@@ -34,7 +37,13 @@ class Break:
 
 
 class Fact(NamedTuple):
-    """A statement of a schema about a field."""
+    """
+    One statement of a JSON Schema about one field of a payload, such as that it is required.
+
+    field: the path of the field.
+    kind: the kind of statement: field, required, type, value, or a keyword that limits values.
+    what: the type, the value or the limit.
+    """
 
     field: str
     kind: str
@@ -43,8 +52,11 @@ class Fact(NamedTuple):
 
 class Promise(NamedTuple):
     """
-    The messages of one subject that a service sends or handles: facts by schema version (None: any), the versions with an upcaster,
-    and the topics if known.
+    What a description says about the messages of one subject that a service sends or handles.
+
+    facts: the facts of the payload for each schema version. The version None stands for any version.
+    upcasts: the earlier versions from which upcasters lead to a described version.
+    topics: the topics, if the description names them.
     """
 
     facts: dict[int | None, frozenset[Fact]]
@@ -54,10 +66,10 @@ class Promise(NamedTuple):
 
 def breaks(before: Json, after: Json) -> list[Break]:
     """
-    Return the breaks that a change of a service's description causes.
+    Compare two descriptions of a service, and return what the change from `before` to `after` breaks.
 
     Raises:
-        LookupError, TypeError, AttributeError: one of them is no description.
+        LookupError, TypeError, AttributeError: one of the two is not a description that this library wrote.
     """
     found: dict[tuple[str, ...], Break] = {}
     now = _promises(after)
@@ -73,7 +85,9 @@ def breaks(before: Json, after: Json) -> list[Break]:
 
 
 def _find_breaks(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, Fact, str, int | None]]:
-    """Yield each break of one version: the fact that was broken, and the text for it."""
+    """
+    Compare two promises about the same messages. Yield for each break the rule, the fact, the text for it, and the schema version.
+    """
     if not now.facts:
         yield f"{side}-gone", Fact("", ""), "", None
         return
@@ -91,7 +105,12 @@ def _find_breaks(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, F
 
 def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Iterator[tuple[str, Fact, str]]:
     """
-    Compare two payloads. Yield the rule, the fact and the text of each fact that only one of them has, if that breaks something.
+    Find the facts that only the payload `more` has, and yield those that break something, each with its rule and its text.
+
+    Args:
+        change: the direction of the comparison, such as "send-gained", as `breaking_changes.toml` names it.
+        less: the facts of the payload without the facts that are looked for.
+        more: the facts of the payload with them.
     """
     fields = [fact.field for fact in more - less if fact.kind == "field"]
     inside = tuple(f"{field}{end}" for field in fields for end in (".", "["))
@@ -100,7 +119,7 @@ def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Itera
             RULES["changes"].get(fact.kind, RULES["changes"]["limit"]).get(change, ("", ""))
         )
         closed = Fact(fact.field.rpartition(".")[0], "closed") in less
-        # the change of the field itself is reported already
+        # If the whole field is new, only that is reported, and not its type or its limits.
         told = fact.field in fields and fact.kind not in ("field", "required")
         implied = told or fact.field.startswith(inside) or any(_covers(other, fact) for other in less)
         if rule and not implied and (closed or not if_closed):
@@ -108,7 +127,7 @@ def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Itera
 
 
 def _covers(other: Fact, fact: Fact) -> bool:
-    """Say whether one fact allows everything that another allows: any value, the same type, or a bound that is not tighter."""
+    """Return whether the first fact allows all values that the second allows: any value, its type, or a limit that is not tighter."""
     if other.kind == "any":
         return re.match(rf"{re.escape(other.field)}($|[.\[])", fact.field) is not None
     if other.field == fact.field and (other.kind, fact.kind) == ("type", "value"):
@@ -121,7 +140,7 @@ def _covers(other: Fact, fact: Fact) -> bool:
 
 
 def _promises(document: Json) -> dict[tuple[str, str, str], Promise]:
-    """Return the promises of a document, by side (send or receive), consumer and subject."""
+    """Return what a description promises, by side ("send" or "receive"), consumer ("" for sent events) and subject."""
     found: dict[tuple[str, str, str], Promise] = {}
     for name, operation in document["operations"].items():
         side, _, who = name.partition(".")

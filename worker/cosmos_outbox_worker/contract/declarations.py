@@ -1,5 +1,5 @@
 """
-Declarations: the events that modules of a service send, the types of the entities that record them, and the consumers.
+Declarations: import the modules of a service, and find the events that it sends, the entities that record them, and its consumers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from cosmos_outbox_worker.named_object import import_named, raise_text
 
 
 class Declarations(NamedTuple):
-    """What modules declare: consumers, and events with the types of the entities whose code makes them."""
+    """
+    The declarations that were found in modules.
+
+    info: the title and the version of the service.
+    events: the events that the service sends, each with the types of the entities whose code creates it.
+    consumers: the consumers of the service.
+    """
 
     info: Mapping[str, str]
     events: Mapping[type[DomainEvent], Sequence[str]]
@@ -28,9 +34,10 @@ class Declarations(NamedTuple):
 
 def import_declarations(names: Sequence[str]) -> Declarations:
     """
-    Import modules, and return their declarations. A package stands for all of its modules that it imports.
+    Import modules, and return the events and consumers that they declare.
 
-    An event that their consumers handle is sent too if an entity makes one, and a base of other events only then.
+    For a package, the declarations of all its modules that it imports are returned. An event class that a consumer handles, or that is
+    the base of other events, is returned only if the code of an entity creates such an event.
 
     Raises:
         ConfigurationError: a module cannot be imported, or there is nothing to describe.

@@ -1,9 +1,9 @@
 """
-Checks: what has to be true of the live resources, in one table of each; `doctor` asks all, a start those that need no rights.
+Checks of the Azure resources: `cosmos-outbox doctor` makes all of them, and a worker or consumer makes some when it starts.
 
-A check is a question with how it is asked of what was read, how bad its finding is, and what to do. Reading raises facts; only
-the tables name settings and commands.
+For each kind of resource there is a table of checks. A check is a function that gets what was read of the resource and returns whether
+something is wrong. `checks.toml` has its severity, its message and what to do; `grants.toml` has the rights to grant.
 
-Read in this order: `check` (a question and its finding; `checks.toml` and `grants.toml` have the words), `programs` (what is asked of whom),
-`containers`, `leases`, `service_bus`, `permissions`.
+Read in this order: `check` (checks and findings), `programs` (which checks are made for which program), `containers`, `leases`,
+`service_bus`, `permissions`.
 """

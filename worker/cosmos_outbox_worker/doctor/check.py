@@ -1,4 +1,4 @@
-"""Check: one question about a resource, how it is asked, how bad its finding is, and what to do about it."""
+"""Check: the tables of checks of a resource, and the findings that they produce, with severity, message and remedy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cosmos_outbox.errors import (
 
 SubjectT = TypeVar("SubjectT")
 AnswerT = TypeVar("AnswerT")
-# Errors of a service that is busy or does not answer: then nothing is known.
+# The errors of a service that is busy or does not answer. After one of these, the result of a check is unknown.
 UNANSWERED = (TooManyRequests, StoreUnavailable, BrokerUnavailable, SubscriptionUnavailable)
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """How bad a finding is, from the worst to the most harmless."""
 
     ERROR = "error"  # events are lost, disordered or not sent
     UNKNOWN = "unknown"  # a service did not answer, so this is not known
@@ -36,7 +36,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A setting or a state that should be different, and what to do about it."""
+    """Something that a check found wrong, with its severity and what to do about it."""
 
     severity: Severity
     check: str
@@ -47,18 +47,26 @@ class Finding:
 _WORDS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
 SENDS_TELL = {name for name, parts in _WORDS.items() if any("sends_tell" in part for part in parts.values())}
 GRANTS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("grants.toml").read_text())
-# The questions about one subject, by the keys of their texts. Each question returns whether something is wrong: True, or the severity
-# where it is worse than the text says, or a list of all that is wrong.
+# A table of checks of one kind of resource, by the keys of their texts in checks.toml. Each function returns whether something is wrong:
+# True or False, the severity if it is worse than in checks.toml, or a list of all things that are wrong.
 Checks = Mapping[str, Callable[[SubjectT], bool | Severity | Iterable[object]]]
 
 
 def worse(*, if_: bool) -> bool | Severity:
-    """Return that something is wrong, as an error if a condition holds."""
+    """Return the result of a check that found something wrong: an error if the condition holds, otherwise as bad as its text says."""
     return Severity.ERROR if if_ else True
 
 
 def finding(key: str, it: object, found: object = None, *, severity: Severity | None = None) -> Finding:
-    """Return the finding of a check with its text from `checks.toml`. The part of the key before the dot names the check."""
+    """
+    Create the finding of a check from its texts in `checks.toml`.
+
+    Args:
+        key: the name of the check and of the text, separated by a dot.
+        it: what was checked, for the texts.
+        found: one of the things that are wrong, for the texts.
+        severity: the severity. Defaults to that in `checks.toml`.
+    """
     name, _, part = key.partition(".")
     words = _WORDS[name][part]
     return Finding(
@@ -70,7 +78,7 @@ def finding(key: str, it: object, found: object = None, *, severity: Severity | 
 
 
 def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
-    """Yield a finding for everything that is wrong with a subject."""
+    """Run a table of checks on a resource, and yield a finding for everything that is wrong with it."""
     for key, ask in checks.items():
         answer = ask(it)
         if isinstance(answer, Severity):
@@ -82,7 +90,11 @@ def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
 
 
 class Findings:
-    """The findings of the checks so far."""
+    """
+    Collects the findings of checks.
+
+    denied: whether an operation failed because Cosmos DB or Service Bus refused it.
+    """
 
     def __init__(self, *found: Finding) -> None:
         self._found = [*found]
@@ -96,11 +108,11 @@ class Findings:
         self._found += findings
 
     def judge(self, checks: Checks[SubjectT], *subjects: SubjectT) -> None:
-        """Ask all questions of each subject."""
+        """Run a table of checks on each of the resources, and keep the findings."""
         self._found += [one for it in subjects for one in findings_of(checks, it)]
 
     async def attempt(self, operation: str, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT | None:
-        """Return the result of an operation. If the service refuses it or does not answer, add a finding."""
+        """Run an operation and return its result. If the service refuses it or does not answer, add a finding and return None."""
         try:
             return await attempt()
         except (OutboxError, AzureError) as error:
@@ -108,7 +120,7 @@ class Findings:
             return None
 
     def note(self, operation: str, error: Exception) -> None:
-        """Add a finding that says why an operation failed."""
+        """Add a finding for an operation that failed: a refusal with the right to grant, or that the service did not answer."""
         said = " ".join(str(error).split())
         known = "unanswered" if isinstance(error, UNANSWERED) else "operations"
         fix = next(fix for start, fix in GRANTS[known].items() if operation.startswith(start))
@@ -117,7 +129,7 @@ class Findings:
             self.add(finding("no-answer.service", message, fix))
             return
         self.denied = True
-        # A program needs this right only if it deletes entities for good; no check can see whether it does.
+        # A missing right to delete is only a note: an application needs it only if it deletes entities for good, which no check can see.
         harmless = operation.startswith("delete entities")
         severity = Severity.NOTE if harmless else Severity.ERROR
         self.add(finding("permissions.denied", operation, (said, fix), severity=severity))

@@ -1,5 +1,5 @@
 """
-Containers: whether those of events, leases and parked keys exist, and are partitioned and kept as an outbox needs it.
+Containers: check that the containers of events, leases and parked keys exist, and have the right partition key and time to live.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container as it is. `error` says why it could not be read; `properties` are None if it does not exist."""
+    """
+    What was read of a container.
+
+    properties: the properties that Cosmos DB returned; None if the container does not exist or could not be read.
+    error: why the container could not be read; None if it was read or does not exist.
+    """
 
     name: str
     database: str = "…"
@@ -42,12 +47,18 @@ class Container:
     @property
     def key_paths(self) -> KeyPaths | None:
         """
-        Return the partition key paths of a container that can hold an outbox. Return None if it cannot, or if this is not known.
+        Return the partition key paths of the container. Return None if it cannot hold an outbox, or could not be read.
         """
         return None if any(self.unusable()) else key_paths_of(self.paths)
 
     def unusable(self, allowed: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the reason why the container cannot be used; or its paths, if only some paths are allowed."""
+        """
+        Yield why the partition key of the container cannot be used, if it cannot.
+
+        Args:
+            allowed: the only paths that are allowed; if the container has others, these are yielded. Defaults to all paths that an
+                outbox can use.
+        """
         if allowed:
             yield from () if self.paths in [(path,) for path in allowed] else (", ".join(self.paths),)
             return
@@ -88,7 +99,7 @@ PARKED: Checks[Container] = {
 async def read_container(
     outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
 ) -> Container:
-    """Read a container and judge it. If it does not answer, it is not judged."""
+    """Read the properties of a container, and run a table of checks on it. If Cosmos DB does not answer, add only that finding."""
 
     async def read() -> Mapping[str, Any]:
         async with our_errors():

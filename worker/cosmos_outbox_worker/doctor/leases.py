@@ -1,5 +1,5 @@
 """
-Leases: whether each range has one lease, a worker that owns it, and progress; and what else works on the container.
+Leases: check that each range has exactly one lease, with an owner and progress, and which other processors read the container.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versi
 from cosmos_outbox_worker.heartbeats import Heartbeat
 
 _SECONDS_A_RANGE = 5.0
-# Each call makes several requests, each with its own limit.
+# How long a call may take that makes several requests, each of which has a time limit of its own
 _SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 
@@ -33,9 +33,10 @@ _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
     """
-    Two leases that have keys in common.
+    Two leases whose ranges overlap, so that two workers may send the same events.
 
-    unfinished: the second is a child of the first; the worker that split the range ended before it deleted the first.
+    unfinished: whether the second lease is a child of the first. Then the worker that split the range ended before it deleted the
+        first lease.
     """
 
     tokens: tuple[str, str]
@@ -45,11 +46,12 @@ class Overlap:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leases:
     """
-    The leases of a processor, and how much waits in their ranges.
+    The leases of a processor, and how much waits in their ranges, as `doctor` read them.
 
-    damaged: why each of those is that cannot be read.
-    skew: this machine's clock less the service's.
-    left: the other processors that wait without a worker, which a check of their own names.
+    damaged: for each lease that cannot be read, why it cannot be read.
+    gaps: the ranges that no lease covers.
+    skew: how far this machine's clock is ahead of Cosmos DB's clock; negative if it is behind.
+    left: the other processors that have waiting changes but no worker. Another check reports them, so alarms about them are left out.
     """
 
     leases: Sequence[Lease]
@@ -94,7 +96,7 @@ class Leases:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Return the causes that keep work from going on and have no check of their own."""
+        """Return the causes that keep work from going on, without those that another check of this table reports."""
         now = datetime.now(UTC)
         found = merge_causes((*of_workers(now, self.heartbeats, self.lag), *of_leases(now, self.lag)))
         return tuple(one for one in found if not (one.words["waits"] or one.words["checked"]))
@@ -108,12 +110,13 @@ class Leases:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
     """
-    The processors that have leases of the container.
+    The processors that have leases for the container, as `doctor` read them.
 
-    misnamed: that this one's lie under another name of the account.
-    alone: whether the others alone have leases.
-    deletes: whether sent events are to be deleted.
-    left: how many changes wait for each of the others that no worker works for.
+    misnamed: an error text if this processor's leases were created under another host name of the account; None otherwise.
+    alone: whether other processors have leases and this one has none.
+    others: the names of the other processors.
+    deletes: whether OUTBOX_DELETE_AFTER_PUBLISH is set, so that events are deleted once this processor has sent them.
+    left: the number of waiting changes of each other processor without a worker.
     """
 
     misnamed: str | None = None
@@ -158,12 +161,12 @@ OF_PROCESSORS: Checks[Processors] = {
 
 async def check_leases(outbox: Connection, expiration: timedelta, found: Findings) -> None:
     """
-    Judge the leases of a processor, and the other processors. This reads one change of each range.
+    Check the leases of a processor, and look for other processors. This reads one change of each range.
 
     Args:
         outbox: the open connection.
-        expiration: a lease not written for this long is free.
-        found: gets the findings.
+        expiration: after what time a lease that was not written counts as free.
+        found: collects the findings.
     """
     read_feed = partial(_read_any_range, outbox.feed)
     await found.attempt("read the change feed", lambda: retry_reads(read_feed, _SEVERAL))
@@ -191,10 +194,10 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
 
 async def _read_any_range(feed: ChangeFeed) -> None:
     """
-    Read from any range of the feed that answers: one throttled or silent range shows nothing about the others.
+    Check that this identity may read the change feed. One range that answers is enough, because a single range may be throttled.
 
     Raises:
-        StoreError: the feed may not be read; or no range answered, for the reason that the last one gave.
+        StoreError: this identity may not read the feed, or no range answered. Then this is the error of the last range.
     """
     container_rid = (await feed.describe()).container_rid
     failure: OutboxError = StoreUnavailable()
@@ -247,7 +250,7 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
 def gaps(
     physical: Sequence[FeedRange], leases: Sequence[Lease], damaged: Sequence[FeedRange | None]
 ) -> tuple[FeedRange, ...]:
-    """Return the ranges that no lease covers. Return none if a damaged lease does not say what it covers."""
+    """Return the ranges that no lease covers. Return none if the range of a damaged lease is unknown: it may cover a gap."""
     known = [feed_range for feed_range in damaged if feed_range is not None]
     if len(known) < len(damaged):
         return ()
@@ -255,7 +258,7 @@ def gaps(
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
-    """Return the leases that have keys in common, except leases that their owner is splitting."""
+    """Return the pairs of leases whose ranges overlap. Leave out a lease and its child while a live worker is splitting the lease."""
     found = []
     for one, other in combinations(leases, 2):
         first, second = one.range, other.range

@@ -1,4 +1,4 @@
-"""Permissions: try the operations that an identity needs, on a document made for it."""
+"""Permissions: check the rights of the current identity by trying operations on a document that is created for this and deleted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
 
-# The operations in the order in which they are tried. Leases are also listed: if they can be read, that is allowed.
+# The operations on leases, in the order in which they are tried. Listing leases is not tried: an identity that may read may also list.
 OF_LEASES = ("create", "read", "replace", "delete")
-# The roles: applications commit, workers park.
+# The operations of an application, which commits entities and events, and of a worker, which parks keys
 OF_WRITERS = ("create", "read", "replace", "query", "write batches of", "delete")
 
 
@@ -28,12 +28,20 @@ async def try_documents(
     paths: KeyPaths = ON_PARTITION_KEY,
 ) -> bool:
     """
-    Try operations in their order. Note those that were refused, or failed; return whether all were allowed.
+    Try operations on a new document in a container, and return whether all of them were allowed.
 
-    Once the service is busy or does not answer, only the deletion is tried.
+    If the service is busy or does not answer, the other operations are skipped, except the deletion of the document.
+
+    Args:
+        what: what the documents of the container are, such as "leases", for the findings.
+        container: the container.
+        operations: the operations, in the order in which they are tried.
+        findings: collects a finding for each operation that was refused or failed.
+        paths: the partition key paths of the container. Defaults to /partitionKey.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    # This document also fits a container on /id. If it may not be deleted, its time to live removes it.
+    # The key of this document is its id, so it also fits a container that is partitioned by /id. If this identity may not delete the
+    # document, Cosmos DB does when its time to live of a minute ends.
     levels = [name for _ in paths.levels]
     document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
     key = levels if len(levels) > 1 else name
@@ -56,7 +64,7 @@ async def try_documents(
             continue
 
         async def attempt(operation: str = operation) -> None:
-            # Cosmos DB returns 404 and 409 only to an authorised caller, so both count as success here.
+            # Cosmos DB answers 404 or 409 only if the caller has the right to the operation, so both count as allowed here.
             with suppress(NotFound, Conflict):
                 async with our_errors(document_ids=[name]):
                     await attempts[operation]()

@@ -1,5 +1,5 @@
 """
-Programs: which tables of checks are asked for a worker, an application, a consumer, and at the start of each.
+Programs: run the checks of all resources that a worker, an application or a consumer needs, or the few checks at a start.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _BY_PARTITION_KEY = ("/partitionKey",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
     """
-    The parked keys of a container. One lease may have at most `most` of them.
+    The parked keys in a container of parked keys, as `doctor` read them.
 
-    strangers: keys of other processors and containers, by the name of their owner.
+    seen: the parked keys of this processor or consumer.
+    most: how many parked keys one lease may have; 0 if there is no limit.
+    strangers: the number of parked keys of each other processor or consumer that uses the same container, by its name.
     """
 
     seen: ParkedSummary
@@ -53,7 +55,7 @@ OF_PARKED: Checks[Parked] = {
 
 
 def no_access(error: AccessDenied | StoreUnavailable) -> Finding:
-    """Return the finding for an account that cannot be opened, so that nothing else can be checked."""
+    """Return the finding for an account that refuses this program or does not answer, so that nothing else can be checked."""
     if isinstance(error, StoreUnavailable):
         return finding("no-answer.service", f"The account does not answer: {error}", "")
     known = GRANTS["admissions"]
@@ -63,8 +65,9 @@ def no_access(error: AccessDenied | StoreUnavailable) -> Finding:
 
 async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> None:
     """
-    Make the checks that cost little and need no more rights than a worker or a consumer has. A service that does not answer is left
-    out.
+    Run the checks for the start of a worker or a consumer: those that cost little and need no further rights.
+
+    A check is skipped if its service does not answer.
     """
     found.judge(ACCOUNT, account_of(outbox.client))
     with suppress(TimeoutError):
@@ -76,12 +79,12 @@ async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> N
 
 async def check_worker(outbox: Connection, found: Findings, *, expiration: timedelta) -> None:
     """
-    Check everything that a worker needs.
+    Run all checks for a worker: containers, leases, rights, parked keys, topics and subscriptions.
 
     Args:
         outbox: the open connection.
-        found: gets the findings.
-        expiration: a lease not written for this long is free.
+        found: collects the findings.
+        expiration: after what time a lease that was not written counts as free.
     """
     found.judge(ACCOUNT, account_of(outbox.client))
     data = await read_container(outbox, outbox.data, DATA, found)
@@ -112,7 +115,7 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
 
 
 async def check_application(outbox: Connection, found: Findings) -> None:
-    """Check what a program needs that commits events: its container, and its rights there."""
+    """Run the checks for an application that commits entities and events: the data container, and the rights to it."""
     found.judge(ACCOUNT, account_of(outbox.client))
     data = await read_container(outbox, outbox.data, DATA, found)
     if data.key_paths is not None:
@@ -122,7 +125,7 @@ async def check_application(outbox: Connection, found: Findings) -> None:
 async def check_consumer(
     outbox: Connection, found: Findings, settings: ConsumerSettings, consumer: Consumer
 ) -> None:
-    """Check what a consumer needs: its container, its subscription or queue, its parked store, and its rights there."""
+    """Run the checks for a consumer: its container, its parked store, the rights to both, and its subscription or queue."""
     await check_application(outbox, found)
     if outbox.parked is not None:
         ours = Scope(processor=consumer.name, container=settings.source)
@@ -158,5 +161,5 @@ async def _check_parked(
 def _owner(name: str, of: str, ours: Scope) -> str:
     if of == ours.container:
         return f"processor {name!r}" if "/" not in of else f"consumer {name!r}"
-    # The scope of a consumer is its subscription; that of a processor is the resource id of its container.
+    # A name with a slash is `topic/subscription`, so the parked keys are a consumer's. A processor has the resource id of a container.
     return f"consumer {name!r} of {of}" if "/" in of else f"processor {name!r} of another container ({of})"

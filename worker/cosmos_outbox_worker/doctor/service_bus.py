@@ -1,5 +1,5 @@
 """
-Service Bus: settings of topics, subscriptions and queues that would lose, disorder, repeat or delay events.
+Service Bus: check the settings of topics, subscriptions and queues for values that lose, disorder, repeat or delay messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding
 
-# The longest time between a first copy and a resend: an outage, a restart, a lease that expires.
+# Duplicate detection should remember a message for at least this long. A worker may send a message again after an outage, a restart or
+# the expiration of a lease, and the topic has to recognise the second copy.
 _LEAST_WINDOW = timedelta(minutes=10)
 _LEAST_LOCK = timedelta(minutes=1)  # the shortest lock that a consumer can use
 _LEAST_DELIVERIES = 10  # the default of Service Bus
@@ -29,14 +30,14 @@ _SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic to which events are sent, in batches of this scope."""
+    """A topic to which events are sent, with the OUTBOX_BATCH_SCOPE of the worker."""
 
     topic: Entity
     batch_scope: BatchScope = BatchScope.TOPIC
 
     @property
     def fitting_scope(self) -> BatchScope:
-        """Return the widest scope of batches that a partitioned topic takes."""
+        """Return the widest batch scope that the topic accepts if it is partitioned."""
         deduplicates = self.topic.settings.requires_duplicate_detection
         return BatchScope.MESSAGE if deduplicates else BatchScope.SESSION
 
@@ -46,9 +47,11 @@ class Source:
     """
     A subscription or queue from which a consumer receives.
 
-    entered: the topic, or the queue itself.
-    deliveries: that it has to allow, before which the consumer parks.
-    record_ttl: how long the inbox remembers a message.
+    source: the subscription or queue.
+    entered: the topic of the subscription, or the queue itself.
+    deliveries: how many deliveries of a message it has to allow, so that the consumer parks the message before Service Bus
+        dead-letters it.
+    record_ttl: how long the consumer's inbox remembers a message.
     """
 
     source: Entity
@@ -58,7 +61,7 @@ class Source:
 
     @property
     def lives(self) -> timedelta:
-        """Return how long a message lives: the shorter of two defaults decides."""
+        """Return how long a message lives: the shorter of the defaults of the topic and of the subscription."""
         found = [duration(one.settings.default_message_time_to_live) for one in (self.source, self.entered)]
         return min((one for one in found if one is not None), default=timedelta.max)
 
@@ -90,7 +93,7 @@ SUBSCRIPTION: Checks[Entity] = {
     "sessions.none": lambda it: not it.settings.requires_session,
     "subscription-status.silent": lambda it: it.settings.status in _SILENT,
 }
-# Questions about any subscription or queue, whether a worker sends to it or a consumer receives from it
+# Checks of every subscription or queue: those of a topic to which a worker sends, and the one from which a consumer receives
 KEPT: Checks[Entity] = {
     "auto-delete.subscription": lambda it: _shorter(it.settings.auto_delete_on_idle, _NEVER),
     "dead-lettering.expiry": lambda it: not it.settings.dead_lettering_on_message_expiration,
@@ -119,13 +122,21 @@ REFUSALS = {
 
 
 def refusal_finding(label: str, refusal: Refusal, said: str, *, sessions: bool) -> Finding:
-    """Return the finding for the answer of a broker that refused a receiver, with sessions or without."""
+    """
+    Return the finding for a broker that refused to open a receiver.
+
+    Args:
+        label: the name of the subscription or queue.
+        refusal: the kind of refusal.
+        said: the text of the broker.
+        sessions: whether the receiver was one with sessions.
+    """
     key = REFUSALS.get(refusal, "sessions.missing" if sessions else "sessions.required")
     return finding(key, Entity(label=label), said)
 
 
 async def check_topics(outbox: Connection, found: Findings) -> None:
-    """Judge the settings of the topics and their subscriptions. Without the Manage right, note that it is missing."""
+    """Check the settings of the topics and their subscriptions. If this identity lacks the Manage right, add only that finding."""
     try:
         async with administration.reading_settings(**outbox.namespace) as client:
             for name in outbox.settings.topics.topics:
@@ -142,7 +153,7 @@ async def check_topics(outbox: Connection, found: Findings) -> None:
 async def check_source(
     outbox: Connection, settings: ConsumerSettings, consumer: Consumer, found: Findings
 ) -> None:
-    """Judge the subscription or queue of a consumer: whether the consumer can receive, and the settings. No message is taken."""
+    """Check that a consumer can receive from its subscription or queue, and check its settings. No message is received."""
     names = settings.topic, settings.subscription
     label = administration.source_label(*names)
     try:
