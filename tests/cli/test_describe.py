@@ -138,5 +138,5 @@ def test_a_module_that_cannot_be_described_gives_one_sentence_as_error(folder: P
 def test_a_file_that_is_no_description_gives_one_sentence_as_error(folder: Path, text: str):
     (folder / "shop.py").write_text(SHOP)
     answer = describe("shop", "--check", "-", given=text, code=2)
-    assert answer.startswith("<stdin> is no description that this command wrote")
+    assert answer.startswith("<stdin> is not a description that this command wrote")
     assert 1 == answer.count("\n")

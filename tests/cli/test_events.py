@@ -125,4 +125,4 @@ def test_replay_refuses_the_name_of_a_processor_without_leases(outbox: Local):
 
 def test_replay_asks_for_a_confirmation(outbox: Local):
     outbox.run("bootstrap")
-    assert "repeat with --yes" in outbox.run("replay", "--since", "beginning", code=6).stderr
+    assert "again with --yes" in outbox.run("replay", "--since", "beginning", code=6).stderr

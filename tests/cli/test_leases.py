@@ -182,7 +182,7 @@ def test_reset_accepts_leases_whose_owner_no_longer_renews_them(alone: Local):
 def test_reset_changes_nothing_without_a_confirmation(outbox: Local):
     outbox.run("bootstrap")
     before = starts(outbox)
-    assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=6).stderr
+    assert "again with --yes" in outbox.run("leases", "reset", "--to", "now", code=6).stderr
     assert before == starts(outbox)
 
 

@@ -1,9 +1,11 @@
 """
-The `cosmos-outbox` command: show a running outbox, repair it, and run workers and consumers; configured by their own variables.
+The command line `cosmos-outbox`: show the state of an outbox, repair it, and run workers and consumers.
 
-Read in this order: `app` (the commands put together, each loaded when it is called), `running` (an asynchronous command, its errors and exit
-codes), `output`; then a command: `status`, `where`, `doctor`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and
-`many_parked_keys`), `replay`, `plan` (with `capacity`, the arithmetic).
+Commands are configured by the same environment variables as the workers and consumers.
+
+Read in this order: `app` (the list of commands), `running` (how a command runs, its errors and exit codes), `output` (how results are
+printed); then a command: `status`, `where`, `doctor`, `leases`, `parked` (with `parked_key_owner` and `many_parked_keys`), `replay`,
+`plan` (with `capacity`, which computes the figures).
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from cosmos_outbox_worker.exit_codes import ExitCode
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command line. This is the entry point of the script `cosmos-outbox`."""
     words = [word for word in sys.argv[1:] if not word.startswith("--env-file=")]
     if words[2 * (words[:1] == ["--env-file"]) :][:1] in (["worker"], ["consume"]):
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Set before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
+            # Let a signal end the program at once, also during the slow imports below. The program sets its own signal handlers before
+            # it acquires any lease or session.
             signal.signal(number, lambda *_: sys.exit(0))
     with loading():
         from cosmos_outbox_worker.cli.app import run  # noqa: PLC0415 - as above
@@ -31,8 +34,8 @@ def main() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Load modules for as long as the block lasts: the SDKs take a second."""
-    # the modules stay in memory, and garbage collection while they load takes a quarter of the start
+    """Import modules inside this block without garbage collection, so that the command starts sooner. Importing the SDKs takes a second."""
+    # Garbage collection would take a quarter of the start, and would free nothing, because imported modules stay in memory.
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The commands put together; each is loaded when it is called, so that `--help` waits for no SDK."""
+"""The list of commands. The module of a command is imported when the command is called, so that `--help` need not import the SDKs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from cosmos_outbox_worker.cli import loading
 from cosmos_outbox_worker.exit_codes import ExitCode
 
-# The module of each command, and its line in the list of commands: the first words of its own help
+# For each command: its module, its function or group in that module, and its line in the list of commands (the first words of its help)
 _COMMANDS = {
     "status": ("status:status", "Show leases, owners, and what waits"),
     "doctor": ("doctor:doctor", "Compare the live resources with what the outbox needs."),
@@ -31,8 +31,9 @@ _COMMANDS = {
 
 class Commands(TyperGroup):
     """
-    The commands. Each is loaded when it is called. Files of variables are read first, and if --json is among the arguments, a refused
-    argument is reported as JSON, too.
+    The group of all commands. It imports the module of a command when the command is called.
+
+    Before that, it reads the files of `--env-file`. If `--json` is among the arguments, it also reports a wrong argument as JSON.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -41,7 +42,7 @@ class Commands(TyperGroup):
         self.commands = {**listed, **self.commands}
 
     def load(self, name: str) -> Any:
-        """Load the command whose line the list shows."""
+        """Import a command by its name, in place of the entry that the list of commands has for it."""
         if name not in _COMMANDS:
             return self.commands[name]
         place, _, attribute = _COMMANDS[name][0].partition(":")
@@ -70,7 +71,7 @@ class Commands(TyperGroup):
             from cosmos_outbox.errors import ConfigurationError  # noqa: PLC0415 - as above
             from cosmos_outbox_worker.cli.running import fail  # noqa: PLC0415 - as above
 
-            # Typer brings its own click or uses the installed one: recognise its errors by their methods.
+            # Recognise an error of click by its method, and not by its class: Typer may use a copy of click of its own.
             told = getattr(error, "format_message", None)
             if told is None and not isinstance(error, ConfigurationError):
                 raise
@@ -104,7 +105,7 @@ def options(
         bool, typer.Option("--version", callback=_print, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Handle the options that come before the name of a command, such as `--version`."""
 
 
 @app.command(context_settings=_PROGRAM)
@@ -124,6 +125,6 @@ def consume(context: typer.Context) -> None:
 
 
 def run() -> None:
-    """Run the command that the arguments name."""
+    """Run the command that the arguments of the process name, and end the process with its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     app()

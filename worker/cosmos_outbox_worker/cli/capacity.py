@@ -1,5 +1,5 @@
 """
-Capacity: what a load asks of stores, broker and workers. What is printed beside a figure computed it: `capacity.toml` has the formulas.
+Capacity: compute for `cosmos-outbox plan` which resources a load needs. `capacity.toml` has the formulas, which are also printed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ def plan_capacity(
     prices: Mapping[str, Any] | None = None,
 ) -> tuple[Figures, list[str]]:
     """
-    Return the figures for a load, by their names, each with its formula. Return also what is not possible, with a remedy.
+    Compute the resources that a load needs. Return the figures by name, each with its formula, and a warning for each limit that the
+    load exceeds.
 
     Args:
-        given: the load, by the names of `[given]`, which has what is left out.
-        measured: of the load, where it is not given. Defaults to nothing.
-        premium: the namespace is of this tier. Defaults to where Standard does not take the load.
-        prices: by the names of `[prices]`, and their `currency`. Defaults to none: nothing is said of money.
+        given: the numbers of the load, by the names of the table `[given]` in `capacity.toml`, which has the defaults.
+        measured: measured numbers, which are used if they are not given. Defaults to none.
+        premium: whether the namespace has the tier Premium. Defaults to False: Premium only if Standard cannot take the load.
+        prices: prices by the names of the table `[prices]`, and their `currency`. Defaults to none: no costs are computed.
 
     Raises:
-        UsageError: a number is missing, unknown, or makes no sense.
+        UsageError: a number is missing, unknown or out of range.
     """
     known = _check_numbers("given", {**measured, **given})
     figures: Figures = {}
@@ -60,7 +61,7 @@ def plan_capacity(
 
 
 def number(value: float | None) -> str:
-    """Return a number as people read it: rounded to three significant digits, or to an integer if that is longer."""
+    """Format a number for people: rounded to three significant digits, or to an integer if that has more digits."""
     if value is None or isinstance(value, bool):
         return text_of(value)
     return f"{value:.3g}" if value < _THREE_DIGITS and value % 1 else f"{value:,.0f}"
@@ -69,7 +70,7 @@ def number(value: float | None) -> str:
 def _check_numbers(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
     rules, prices = _RULES[table], table == "prices"
     if unknown := given.keys() - rules:
-        raise UsageError(f"There are no {table} {', '.join(unknown)}, only {', '.join(rules)}.")
+        raise UsageError(f"Unknown names in {table}: {', '.join(unknown)}. Known names: {', '.join(rules)}.")
     values = {name: given.get(name, default) for name, (default, _) in rules.items()}
     for name, (default, most) in rules.items():
         some = prices or default == 0 or values[name]
@@ -88,7 +89,7 @@ def _figure(unit: str, formula: str, basis: str, value: float | None) -> dict[st
 
 
 def _size(units: float) -> float:
-    """Return the smallest size of a Premium namespace that suffices, in messaging units, or several of the largest."""
+    """Return the smallest size of a Premium namespace with at least so many messaging units, or a multiple of the largest size."""
     return next((size for size in _SIZES if size >= units), _SIZES[-1] * math.ceil(units / _SIZES[-1]))
 
 

@@ -1,4 +1,4 @@
-"""`cosmos-outbox doctor`: compare the live resources with what the outbox needs."""
+"""The command `cosmos-outbox doctor`: check the Azure resources of an outbox, and say what to change."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ async def doctor(
     as_json: AsJson = False,
 ) -> None:
     """
-    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 5: an error of
-    the processor's name alone, 3: a service did not answer.
+    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 5: only the
+    processor's name is wrong, 3: a service did not answer.
 
-    Tries what a worker needs, with the identity that runs this: creates a document in the lease container and in that of parked
-    keys, and deletes it. With --api, tries what an application does with the data container, and nothing else. With --consumer,
-    checks a consumer's container, subscription or queue, and parked keys, and takes no message. An account that refuses this
-    program is an error, one that does not answer is unknown. Then nothing else can be checked.
+    Tries with the current identity what a worker does: creates a document in the lease container and in the container of parked
+    keys, and deletes it. With --api, tries only what an application does with the data container. With --consumer, checks a
+    consumer's container, subscription or queue, and parked keys, without receiving a message. If the account refuses this program
+    (an error) or does not answer (unknown), nothing else is checked.
     """
-    # The SDKs log each operation that fails, which the findings name already.
+    # Switch off the logs of the SDKs: they log each operation that fails, and the findings report these anyway.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").addFilter(names_no_leak)
     found = Findings()

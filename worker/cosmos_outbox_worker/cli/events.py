@@ -1,4 +1,4 @@
-"""`cosmos-outbox events`: what a service sends and handles, described for other teams and compared with what it promised."""
+"""The command `cosmos-outbox events`: describe the messages that a service sends and handles, or compare it with a description."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def describe(
     Describe in AsyncAPI 3.0 the messages that modules of a service send and handle, or compare them with an earlier description.
     Opens no connection.
 
-    With --check, exit code 0: nothing breaks (and the answer says whether FILE is out of date), 1: something does, 2: a module or FILE
-    cannot be read.
+    With --check, exit code 0: nothing breaks (the answer says whether FILE is out of date), 1: a consumer or stored events would break,
+    2: a module or FILE cannot be read.
     """
     now = asyncapi_of(import_declarations(modules), parse_routes(routes, default=topic) if topic else None)
     if check is None:
@@ -55,7 +55,7 @@ async def describe(
         was = json.load(check)
         found = [one for one in breaks(was, now) if one.event not in (accept or ())]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"{check.name} is no description that this command wrote: {error!r}.") from error
+        raise UsageError(f"{check.name} is not a description that this command wrote: {error!r}.") from error
     lines = [f"{it.event}, {it.field or 'the event'}: {it.problem}. Remedy: {it.remedy}." for it in found]
     if was != now:
         given = [*(("--topic", topic) if topic else ()), *(("--routes", routes) if routes else ())]

@@ -1,4 +1,4 @@
-"""`cosmos-outbox leases` and `bootstrap`: reset the leases of a processor, or create them; `cosmos-outbox status` shows them."""
+"""The commands `cosmos-outbox leases reset`, which resets the leases of a processor, and `bootstrap`, which creates missing leases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def reset(
     """
     Make all ranges begin again at a start, while no worker runs.
 
-    An earlier start sends events again; a later one leaves out events that are not sent yet.
+    With an earlier start, events are sent again. With a later start, events that are not sent yet are left out.
     """
     start = start_given(to)
     async with connect() as outbox:
@@ -62,7 +62,7 @@ async def bootstrap(
     start: Annotated[str, typer.Option(help="Where ranges begin: beginning, now, or a time.")] = "beginning",
     as_json: AsJson = False,
 ) -> None:
-    """Create the leases that are missing, and do nothing else. So a deployment can fix where the first worker begins."""
+    """Create the leases that are missing, and do nothing else. A deployment can run this to set where the first worker begins."""
     chosen = start_given(start)
     async with connect() as outbox:
         prefix = await outbox.prefix()
@@ -83,10 +83,11 @@ async def bootstrap(
 
 async def require_leases(outbox: Connection) -> None:
     """
-    Refuse a processor that has no leases where others have; where none has any, no name is wrong yet.
+    Check that the processor of the settings has leases, or that no processor has leases yet.
 
     Raises:
-        NothingMatches: its name is misspelled, or its workers never started.
+        NothingMatches: other processors have leases, but this one has none. OUTBOX_PROCESSOR_NAME may be misspelled, or the workers
+            of this processor never started.
     """
     if others := await outbox.others_alone():
         told = finding("processor-name.unknown", outbox.settings.processor_name, ", ".join(others))
@@ -97,23 +98,23 @@ async def leases_for(
     start: StartFrom | datetime, *, prefix: str, store: LeaseStore
 ) -> tuple[tuple[Lease, ...], datetime]:
     """
-    Return the leases in the order of their tokens, for a command that sets a start; return the service's time, too.
+    Return all leases of a processor, sorted by token, and the time of Cosmos DB. This is for commands that take a start.
 
     Raises:
         ConfigurationError: a lease is damaged.
-        UsageError: the start is in the future: which earlier events are left out would depend on when the next program reads the feed.
+        UsageError: the start is in the future by the clock of Cosmos DB.
     """
     listing = await store.list(f"{prefix}..")
     now = listing.read_at
     if isinstance(start, datetime) and start > now:
         raise UsageError(
-            f"{start.isoformat()} is in the future: for the service it is {clock_time(now)}. Name an earlier time, or 'now'."
+            f"{start.isoformat()} is in the future: by the clock of Cosmos DB it is {clock_time(now)}. Give an earlier time, or 'now'."
         )
     return tuple(sorted(map(from_document, listing.documents), key=lambda lease: in_order(lease.token))), now
 
 
 def in_order(token: str) -> tuple[int, str]:
-    """Return the sort key of a token: the tokens of partitions are numbers."""
+    """Return a sort key for the token of a lease that puts "9" before "10", because the tokens of partitions are numbers."""
     return len(token), token
 
 
@@ -126,18 +127,28 @@ async def reset_leases(
     dry_run: bool = False,
 ) -> list[dict[str, str]]:
     """
-    Make all ranges begin again at a start. Return for each lease a row that says what was done, or would be done.
+    Reset all leases of a processor, so that its ranges are read again from a start.
+
+    Return for each lease a row that says what was done, or would be done in a dry run.
+
+    Args:
+        start: where all ranges begin again.
+        prefix: the beginning of the ids of the leases.
+        store: the lease container.
+        expiration: after what time a lease that was not written counts as free.
+        dry_run: whether only to return what would be done. Defaults to False.
 
     Raises:
-        UsageError: a worker owns a lease, there is none (NothingMatches), or the start is in the future.
-        PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
+        UsageError: a worker owns a lease, or the start is in the future.
+        NothingMatches: there are no leases.
+        PreconditionFailed: a worker acquired a lease while this ran. The leases before it are reset.
     """
     leases, now = await leases_for(start, prefix=prefix, store=store)
     if not leases:
         raise NothingMatches(NO_LEASES)
     if owners := sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)}):
         raise UsageError(
-            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "
+            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of a worker that crashed are free "
             f"{expiration.total_seconds():.0f} s after its last renewal."
         )
     chosen = start_property(start, now=now)
@@ -151,10 +162,10 @@ async def reset_leases(
 
 def start_given(text: str) -> StartFrom | datetime:
     """
-    Return the start that an option names, in the form that OUTBOX_START has.
+    Parse a start that an option of a command gives. The forms are those of OUTBOX_START.
 
     Raises:
-        UsageError: it names none.
+        UsageError: the text is not a start.
     """
     try:
         return start_named(text)

@@ -1,4 +1,4 @@
-"""Many parked keys: the choice of some parked keys, and an action on one after another."""
+"""Many parked keys: let an operator choose parked keys, and run an action on each of them, such as to release it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from cosmos_outbox.relay.ceiling import Ceiling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The parked keys on which a command works. Exactly one of these is given."""
+    """
+    The options by which an operator chooses the parked keys for a command. Exactly one of them has to be given.
+
+    key: one partition key.
+    all: all parked keys.
+    error: a part of the text of an error; all keys whose failure has it.
+    file: a file with one partition key on each line.
+    """
 
     key: str | None
     all: bool
@@ -27,10 +34,10 @@ class Choice:
 
     def __post_init__(self) -> None:
         if sum((self.key is not None, self.all, self.error is not None, self.file is not None)) != 1:
-            raise UsageError("Name one of these: a key, --all, --error or --file.")
+            raise UsageError("Give exactly one of these: a key, --all, --error or --file.")
 
     def of(self, keys: Sequence[ParkedKey]) -> list[str]:
-        """Return the chosen partition keys; keys from a file are returned even if they are no longer parked."""
+        """Return the chosen keys out of all parked keys. Keys from a file are returned even if they are no longer parked."""
         if self.file is not None:
             return [line for line in self.file.read_text().splitlines() if line.strip()]
         return [key.partition_key for key in keys if self.all or self._means(key.failure)]
@@ -45,9 +52,10 @@ class Results:
     """
     The results of an action on many keys.
 
-    done: keys; `amount` is the sum of what the action returned for them.
-    gone: keys that were not parked any more; an earlier run did them, or a worker.
-    left: each key that is still parked, with the class of the error that says why.
+    done: the number of keys for which the action succeeded.
+    amount: the sum of what the action returned for these keys, such as events that were sent.
+    gone: the number of keys that were not parked any more, for instance because an earlier run of the command released them.
+    left: each key that is still parked, with the class and the text of the error.
     """
 
     done: int = 0
@@ -57,21 +65,21 @@ class Results:
 
 
 class StillParked(Exception):
-    """A key stays parked; the message says why."""
+    """Raised by an action to say that a key stays parked. The text says why."""
 
 
 async def for_each(
     keys: Sequence[str], act: Callable[[str], Awaitable[int]], *, ceiling: Ceiling | None
 ) -> Results:
     """
-    Act on one key after another, with progress on standard error. If a key stays parked, go on with the next.
+    Run an action on one key after another, and show the progress on standard error. If a key stays parked, go on with the next key.
 
-    A command that was interrupted, or ended by an outage, is run again: what it did is done, and those keys are gone.
+    If the command is interrupted or an outage ends it, an operator can run it again: keys that are done count as `gone` then.
 
     Args:
         keys: the partition keys.
-        act: does it, and returns an amount.
-        ceiling: of keys a second, if there is one.
+        act: the action. It gets a key, and returns a number that is added to `amount`.
+        ceiling: the most keys a second; None if there is no limit.
 
     Raises:
         OutboxError: a service does not answer.

@@ -1,6 +1,5 @@
 """
-Output: a result as one JSON document for programs, as lines with tabs for a pipe, or as a table for people; questions are asked on the
-terminal.
+Output: print the result of a command as JSON, as lines with tabs in a pipe, or as a table on a terminal, and ask for confirmation.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates 
 
 
 class Declined(UsageError):
-    """A question was not answered with yes."""
+    """The operator did not confirm the command, or there was no terminal on which to ask."""
 
 
 class NothingMatches(UsageError):
-    """The given name does not exist, or nothing passes the given filter."""
+    """There is nothing with the name that was given, or nothing that the given filter selects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows whose columns are named by the keys of the first row."""
+    """A table to print. The keys of the first row are the names of the columns."""
 
     rows: Sequence[Row]
     title: str | None
 
     def in_lines(self) -> str:
-        """Return a line with the names of the columns and a line for each row; tabs separate the cells."""
+        """Return the table as text: a line with the names of the columns and a line for each row, with tabs between the cells."""
         cells = [[name.replace("_", " ") for name in self.rows[0]]]
         cells += [[text_of(value) for value in row.values()] for row in self.rows]
         lines = ["\t".join(row) for row in cells]
@@ -56,19 +55,23 @@ class Table:
             numbers = numbers and not any(isinstance(row[name], bool) for row in self.rows)
             drawn.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
         for row in self.rows:
-            # As Text, because rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
+            # Wrap each cell in `Text`: rich would read [brackets] and :names: in a plain string as markup, and a key may contain these.
             drawn.add_row(*(Text(text_of(value)) for value in row.values()))
         return drawn
 
 
 def print_json(value: object) -> None:
-    """Print one line of JSON. A duration becomes a number of seconds."""
+    """Print a value as one line of JSON. A duration is printed as a number of seconds."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_json_value) + "\n")
     sys.stdout.flush()
 
 
 def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
-    """Print the facts for programs, or tables and texts for people. Text is never read as markup, and cannot steer a terminal."""
+    """
+    Print the result of a command: the facts as JSON if `as_json` is set, otherwise the tables and texts.
+
+    Control characters in texts are escaped, and markup in them is not interpreted.
+    """
     if as_json:
         container = {"container": CONTAINER.get()} if CONTAINER.get() else {}
         print_json({**container, **facts} if isinstance(facts, Mapping) else facts)
@@ -85,27 +88,30 @@ def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
 
 
 def table_of(rows: Sequence[Row], *, empty: str = "", title: str | None = None) -> Table | str:
-    """Return rows as a table; `empty` if there are none."""
+    """Return a table of rows, or the text `empty` if there are no rows."""
     return Table(rows, title) if rows else empty
 
 
 def number_text(number: int, noun: str) -> str:
-    """Return a number and its noun."""
+    """Return a number with a noun in the singular or plural, such as "1 event" or "2 events"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a question, unless --yes was given. End the command if the answer is no, or if there is no terminal."""
+    """
+    Ask the operator a question on the terminal, unless --yes was given. Raise `Declined` if the answer is not yes, or if there is no
+    terminal.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Declined(f"{question} There is no terminal to ask on: repeat with --yes.")
+        raise Declined(f"{question} There is no terminal to ask on: run the command again with --yes.")
 
     def interrupt(*_: object) -> None:
         sys.stderr.write("\n")
         raise typer.Exit(ExitCode.INTERRUPTED)
 
-    # While a question is asked, the event loop does not run and could not handle this signal.
+    # Handle Ctrl-C here: while the question waits for its answer, the event loop does not run, and its own handler would not be called.
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         agreed = typer.confirm(question, err=True)
@@ -118,7 +124,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def text_of(value: object) -> str:
-    """Return a value as people read it."""
+    """Format a value of a table or a text for people: None as "-", a duration in seconds."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -1,5 +1,5 @@
 """
-`cosmos-outbox parked`: show parked partition keys, and send or drop the events that they hold; with --consumer, messages.
+The commands `cosmos-outbox parked`: list parked partition keys, and release, drop or purge the events or messages that they hold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 def require(reason: str) -> str:
-    """Require a reason, so that a later reader knows why."""
+    """Check that the operator gave a reason, which is stored with the decision."""
     if not reason.strip():
         raise typer.BadParameter("Say why in a few words.")
     return reason
@@ -84,7 +84,7 @@ async def list_(
 @command
 async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False) -> None:
     """
-    Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
+    Show a parked key, the events it holds, and the records of events that were dropped or sent edited.
 
     The records of a key that was released are shown as well. Exit code 4 if an event cannot be read; it is shown last.
     """
@@ -134,17 +134,17 @@ async def release(
     as_json: AsJson = False,
 ) -> None:
     """
-    Send the events or messages that a key holds, in order, and hand the key back to the workers. The exit code is 4 if the key stays parked.
+    Send the events that a parked key holds, in order, and hand the key back to the workers. The exit code is 4 if the key stays parked.
 
-    With --consumer the consumer's handlers take the messages in this process, each in as many attempts as the consumer allows, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
+    With --consumer, this process calls the consumer's handlers with the held messages, each in as many attempts as the consumer allows, and hands the key back to the consumer's processes. If another release of the key still runs, that one stops, and this one goes on in its place.
 
-    Of many keys, one that stays parked does not stop the others. An interrupted command is run again: what it released is not
-    parked any more. OUTBOX_SEND_RATE holds for the events that it sends.
+    If one of several keys stays parked, the others are still released. After an interruption, run the command again: it goes on with
+    the keys that are still parked. OUTBOX_SEND_RATE limits the events that it sends.
     """
     choice = Choice(key=key, all=every, error=error, file=file)
     data = None if edited is None else _object(edited)
     if data is not None and choice.key is None:
-        raise UsageError("--edited replaces the payload of one event: name its key.")
+        raise UsageError("--edited replaces the payload of one event: give the key of this event.")
     async with open_owner(consumer) as owner:
         noun, chosen, event_id = owner.noun, await _choose_keys(choice, owner), ""
         if dry_run:
@@ -170,11 +170,11 @@ async def release(
 
 async def _choose_keys(choice: Choice, owner: KeyOwner) -> list[str]:
     """
-    Return the keys on which the command works.
+    Return the keys that the operator chose by the options of the command.
 
     Raises:
-        KeyNotParked: one was named, and is not parked.
-        NothingMatches: none has the error that was named.
+        KeyNotParked: the chosen key is not parked.
+        NothingMatches: no parked key has the error that was given.
     """
     keys = owner.keys
     if choice.key is not None:
@@ -220,8 +220,8 @@ async def park(
     """
     Park a key by hand: the workers hold its events, in order, until it is released.
 
-    They poll every 15 seconds; events that they send before are sent. This also helps if a worker is stalled by one key and
-    has not parked it by itself. With --consumer its processes hold the messages of the key.
+    The workers learn of this within 15 seconds, and send events of the key until then. This also helps if a key stalls a worker that
+    does not park it by itself. With --consumer, the consumer's processes hold the messages of the key.
     """
     async with open_owner(consumer) as owner:
         noun, key, keys = owner.noun, await owner.key_named(key), owner.keys
@@ -253,11 +253,11 @@ async def drop(
     """
     Give up one held event, or message, for good. It stays in the parked store as a record. The key stays parked.
 
-    Of many keys, the one that each failed on is dropped; what is held behind it waits for a release.
+    With --all, --error or --file, the event on which each key failed is dropped. Events that are held behind it wait for a release.
     """
     choice = Choice(key=key, all=every, error=error, file=file)
     if (choice.key is None) != (event is None):
-        raise UsageError("Name an event together with its key; without both, give --all, --error or --file.")
+        raise UsageError("Give a key and the id of its event, or neither with --all, --error or --file.")
     async with open_owner(consumer) as owner:
         noun, chosen = owner.noun, await _choose_keys(choice, owner)
         if dry_run:
@@ -299,9 +299,9 @@ async def purge(
     as_json: AsJson = False,
 ) -> None:
     """
-    Erase the payloads and errors in the records of what was dropped or sent edited; their ids stay, so that a replay sends none.
+    Erase the payloads and errors in the records of events that were dropped or sent edited. The ids stay, so that no replay sends them.
 
-    The key stays as the name of the partition. The event's own container keeps the event until its time to live ends.
+    The partition key is not erased. The data container keeps the event until the event's time to live ends.
     """
     async with open_owner(consumer) as owner:
         key, keys = await owner.key_named(key), owner.keys
@@ -365,7 +365,14 @@ def _event_row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> None:
-    """Refuse a payload that lacks a name which the committed one has; events of other programs may have none of them."""
+    """
+    Check that an edited payload has the id and the action that the original payload has.
+
+    Events of other programs may have neither of the two.
+
+    Raises:
+        UsageError: the edited payload lacks one of them.
+    """
     committed = event.original or event.data
     missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]
     if missing:

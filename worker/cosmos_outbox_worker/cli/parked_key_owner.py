@@ -1,4 +1,4 @@
-"""Parked key owner: whose parked keys a command works on, those of an outbox's events or of a consumer's messages."""
+"""Parked key owner: lets the `parked` commands work on the parked keys of an outbox (events) and of a consumer (messages) alike."""
 
 from __future__ import annotations
 
@@ -39,36 +39,39 @@ OfConsumer = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxOwner:
-    """The workers of an outbox: they hold events."""
+    """Access to the parked keys of an outbox, with the words for texts about its events."""
 
     outbox: Connection
     keys: ParkedKeys
     noun, about, does, done, who = "event", "action", "send", "sent", "workers"
 
     async def key_named(self, text: str) -> str:
-        """Return the partition key that an operator named."""
+        """Return the text of the partition key that an operator typed."""
         return key_text(await self.outbox.key_of(text))
 
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
-        """Open the services that a release needs, and yield the parked keys."""
+        """Open the topics to which a release sends events, and yield the parked keys."""
         async with self.outbox.publisher(lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
-        """Return the action of an event and its payload; None if the payload was too large to be copied."""
+        """Return the action and the payload of a held event. The payload is None if it was too large to be copied to the parked store."""
         return event.data.get("action"), event.event.get("data")
 
     @staticmethod
     def error(failure: Failure) -> str:
-        """Return why a key is parked."""
+        """Return the text of the error because of which a key was parked."""
         return failure.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOwner:
-    """The processes of a consumer: they hold messages. A release by `keys` calls the consumer's handlers."""
+    """
+    Access to the parked keys of a consumer, with the words for texts about its messages. A release calls the consumer's handlers in
+    this process.
+    """
 
     outbox: Connection
     keys: ParkedKeys
@@ -82,7 +85,7 @@ class ConsumerOwner:
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
-        """Return the subject of a message, and its body: an object, or text."""
+        """Return the subject and the body of a held message. The body is a JSON object, or text if it is no object."""
         subject = (event.event.get("message") or {}).get("subject")
         body = event.event.get("body")
         if body is None or event.data or event.original is not None:
@@ -91,7 +94,7 @@ class ConsumerOwner:
 
     @staticmethod
     def error(failure: Failure) -> str:
-        """Return why a key is parked, with the class of the error: a handler's error often says little without it."""
+        """Return the class and the text of the error because of which a key was parked: the text alone often says little."""
         return failure.error if failure.reason == BY_HAND else f"{failure.reason}: {failure.error}"
 
 
@@ -99,7 +102,7 @@ KeyOwner = OutboxOwner | ConsumerOwner
 
 
 def _print_attempt(record: Record) -> None:
-    """Tell the operator, who waits, that a handler is called again."""
+    """Print that a handler failed during a release and when it is called again, because the operator waits for the release."""
     if isinstance(record, AttemptFailed) and record.delay_seconds is not None:
         failed = f"{record.message_id!r} failed: {type(record.error).__name__}: {error_text(record.error)}"
         again = f"attempt {record.attempt + 1} in {record.delay_seconds:.1f} s"
@@ -108,13 +111,16 @@ def _print_attempt(record: Record) -> None:
 
 async def operator_of(credential: AsyncTokenCredential | None) -> str:
     """
-    Return the name, the application or the object id in the credential's token. Without a token, return the user of this machine.
+    Return a name for the operator who runs this command, for the record of a decision.
+
+    It is the user name, the application id or the object id in the credential's token. Without a credential it is `user@host` of this
+    machine.
     """
     if credential is None:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     token = (await credential.get_token(_COSMOS_SCOPE)).token
     payload = token.split(".")[1]
-    # The service checks the signature; here the token only names its owner.
+    # Read the name from the token without checking its signature. Cosmos DB checks the signature; here the name is only recorded.
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     named = (claims[name] for name in ("upn", "unique_name", "appid", "oid") if name in claims)
     return str(next(named, "unknown"))
@@ -123,18 +129,21 @@ async def operator_of(credential: AsyncTokenCredential | None) -> str:
 @asynccontextmanager
 async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
     """
-    Open the outbox that the environment names, or the consumer that an option names. A release of a consumer's messages calls its
-    handlers.
+    Open the parked keys of the outbox that the environment names, or of a consumer.
+
+    Args:
+        consumer: the `module:name` that the option --consumer gives; None for the outbox.
 
     Raises:
-        ConfigurationError: one line for every error in the environment; or there is no such consumer.
-        NothingMatches: no such processor is known, and others are.
-        KeyNotParked: as in the block; where the container of a consumer has hierarchical keys, it says how they are named.
+        ConfigurationError: settings are missing or wrong, with one line for each, or there is no such consumer.
+        NothingMatches: the processor has neither leases nor parked keys, but other processors have leases.
+        KeyNotParked: the block raised this error. If the container of a consumer has hierarchical partition keys, a hint is added
+            that says how to write such a key.
     """
     if consumer is None:
         async with connect() as outbox:
             keys = await outbox.parked_keys()
-            # What is parked for a name outlives its leases, and records outlive the keys
+            # Look for leases only if the processor has neither run nor parked a key: parked keys and records stay when leases are deleted.
             if not (await has_run(await outbox.parked_store(), await outbox.scope()) or await keys.list()):
                 await require_leases(outbox)
             yield OutboxOwner(outbox=outbox, keys=keys)
@@ -146,7 +155,7 @@ async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
         keys = ParkedKeys(store, handling.release, scope=handling.scope)
         try:
             yield ConsumerOwner(outbox=outbox, keys=keys)
-        # a session may have any name, so the command cannot refuse a wrong one earlier
+        # The command could not check the form of the key earlier, because the sessions of a consumer may have any names.
         except KeyNotParked as error:
             paths = (await outbox.feed.describe()).key_paths
             form = '; a key of its container is named as ["t1","u1"] is' if len(paths.levels) > 1 else ""

@@ -1,4 +1,4 @@
-"""Plan: `cosmos-outbox plan` says what a load needs, and what does not work out, before anything is deployed."""
+"""The command `cosmos-outbox plan`: compute which resources a load needs, and which limits it exceeds, before anything is deployed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def plan(
     """
     Say what a load needs: partitions, request units, workers, tier, time to live, room, series. Each figure has its formula.
 
-    Opens no connection unless --measure asks for it. Exit code 1 if something does not work out: that comes first.
+    Opens no connection unless --measure asks for it. Exit code 1 if the load exceeds a limit; such warnings are printed first.
     """
     measured: dict[str, float] = {}
     if measure is not None:
@@ -67,7 +67,7 @@ async def plan(
     try:
         paid = None if prices is None else tomllib.load(prices)
     except ValueError as error:
-        raise UsageError(f"{prices and prices.name} is no TOML: {error}.") from error
+        raise UsageError(f"{prices and prices.name} is not valid TOML: {error}.") from error
     figures, warnings = plan_capacity(given, measured=measured, premium=premium, prices=paid)
     rows = {name: {"figure": name} | one | {"value": number(one["value"])} for name, one in figures.items()}
     needs = [rows.pop(name) for name in NEEDS if name in rows]
@@ -84,10 +84,10 @@ async def plan(
 
 async def _measure_load(outbox: Connection, seconds: int) -> dict[str, float]:
     """
-    Measure the load of the last seconds by the service's clock, and read the resources that exist.
+    Measure the load of the last seconds from the events in the change feed, and count the partitions and workers that exist.
 
     Raises:
-        UsageError: no event was written.
+        UsageError: no event was written in this time.
     """
     now = (await outbox.leases.list(f"{await outbox.prefix()}..")).read_at
     ranges, keys, size = await outbox.feed.physical_ranges(), Counter[str](), 0

@@ -1,5 +1,5 @@
 """
-Replay: `cosmos-outbox replay` reads events past all leases, and sends them again as they were sent, without those that were dropped.
+The command `cosmos-outbox replay`: send events again that are still in the container, without changing any lease.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ async def replay_command(
     """
     Send events again that are still in the container: with the same message ids, and in order per partition key.
 
-    The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive after newer
-    events of their key: consumers have to accept that. Unsent events are left to the workers. With OUTBOX_PARKED_CONTAINER
-    set, the replay omits dropped and held events, and sends an edited one as edited. Exit code 4 if the topic refuses events;
-    the others are sent.
+    The topic drops events whose ids it still remembers (its duplicate detection window). The others arrive after newer
+    events of their key, and consumers have to accept that. Events that are not sent yet are left to the workers. With
+    OUTBOX_PARKED_CONTAINER set, the replay omits dropped and held events, and sends an edited event as edited. Exit code 4 if the
+    topic refuses events; the others are sent.
     """
     start = start_given(since)
     async with AsyncExitStack() as stack:
@@ -70,7 +70,7 @@ async def replay_command(
         await require_leases(outbox)
         leases, _ = await leases_for(start, prefix=await outbox.prefix(), store=outbox.leases)
         if start is StartFrom.NOW:
-            raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
+            raise UsageError("No event was written since 'now' yet; give a time, or 'beginning'.")
         if not leases:
             raise NothingMatches(f"{NO_LEASES} They say what is sent already.")
         parked = await outbox.parked_keys() if outbox.parked else None
@@ -120,9 +120,11 @@ def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
     """
-    The wanted events of one page, in the order in which they are sent.
+    The events of one page of the change feed that are to be sent again, in the order in which they are sent.
 
-    cut: the page has later changes than the last LSN to read.
+    documents: the stored documents of the events.
+    events: the same events, parsed.
+    cut: whether the page also had changes after the last LSN that may be read; these are left out.
     """
 
     documents: tuple[Document, ...]
@@ -139,14 +141,14 @@ async def read_events(
     up_to: Callable[[FeedRange], float] = lambda _: math.inf,
 ) -> AsyncIterator[Events]:
     """
-    Yield the events of the container page by page, range after range.
+    Read the events of a container from its change feed. Yield them page by page, one range after another.
 
     Args:
-        feed: of the container.
-        start: where each range begins.
-        ranges: which to read. Defaults to all.
-        wanted: says whether to read an event. Defaults to all.
-        up_to: returns the last LSN of a range to read. Defaults to all.
+        feed: the change feed of the container.
+        start: where to begin in each range.
+        ranges: the ranges to read. Defaults to all.
+        wanted: returns whether to yield an event. Defaults to all events.
+        up_to: returns the last LSN to read of a range. Defaults to no limit.
     """
     container = await feed.describe()
     at: dict[FeedRange, str | None] = dict.fromkeys(ranges or await feed.physical_ranges())
@@ -183,9 +185,9 @@ async def read_events(
 
 def limit_to_sent(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
     """
-    Return the LSN up to which the workers have sent all events of a range, as their leases say; 0 if no lease says it.
+    Return a function that gives for a range the LSN up to which the workers have sent all events, or 0 if no lease says it.
 
-    Later events are left to the workers: a replay would send them before earlier events of their key.
+    A replay does not send later events, because it could send them before earlier events of the same key. The workers send them.
     """
     done = [(lease.range, lsn_of(lease.continuation) or 0) for lease in leases]
 
@@ -201,8 +203,10 @@ class Replayed:
     """
     The result of a replay.
 
-    left_out: how many events were not sent because they were dropped, or are held.
-    left_to_workers: there are events that the workers have not sent yet.
+    sent: how many events were sent again.
+    left_out: how many events were not sent because they were dropped, or are held by a parked key.
+    left_to_workers: whether there are events that the workers have not sent yet. The replay does not send these.
+    refused: the events that the topic refused.
     """
 
     sent: int
@@ -219,18 +223,18 @@ async def replay(
     progress: Callable[[int], None],
 ) -> Replayed:
     """
-    Send the events of pages again. If an event is refused, go on with the next.
+    Send the events of pages again. If the topic refuses an event, go on with the next.
 
     Args:
-        pages: what to send.
-        send: sends events and returns those that are refused; None in a dry run.
-        parked: knows which events were dropped or sent with another payload.
+        pages: the events to send.
+        send: sends events, and returns those that the topic refused; None in a dry run.
+        parked: the parked keys, which say which events were dropped or sent with another payload; None without a parked container.
         progress: called with the number of events sent so far.
     """
     sent = left_out = 0
     behind = False
     refused: list[EventRejected] = []
-    # The leases were read earlier, so this answer covers everything that they count as sent or parked.
+    # Read the parked keys after the leases: so every event that the leases count as done, but that was parked, is among these keys.
     is_kept = None if parked is None else await parked.load_key_filter()
     async for page in pages:
         due = page.documents
@@ -247,11 +251,11 @@ async def replay(
 
 def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:
     """
-    Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.
+    Return a function that sends events to a topic as the workers do: the same messages with the same ids, in order per partition key.
 
     Args:
-        publisher: the topic, or `Topics`.
-        paths: where the events keep their partition key. Defaults to `/partitionKey`.
+        publisher: sends to the topic or topics.
+        paths: the partition key paths of the container. Defaults to `/partitionKey`.
     """
     refused: dict[tuple[str, str], EventRejected] = {}
 
@@ -260,7 +264,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    # This relay parks no event. Each refusal counts, and the relay goes on behind the refused event.
+    # This relay parks no keys, so the replay itself keeps the refused events and goes on with the other events.
     relay = Relay(publisher, believed=_EVERY_REFUSAL, notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
@@ -278,7 +282,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
 
 
 async def _as_sent(page: Events, parked: ParkedKeys, is_kept: Callable[[str], bool]) -> tuple[Document, ...]:
-    """Return the events of a page in the form in which they were sent, without events that were dropped or are held."""
+    """Return the events of a page as they were sent, with edited payloads if there are any, and without dropped or held events."""
     ids: dict[str, list[str]] = {}
     for event in page.events:
         if is_kept(event.partition_key):

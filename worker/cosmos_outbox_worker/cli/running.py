@@ -1,5 +1,5 @@
 """
-Running: an asynchronous command inside Typer; an error is one sentence and an exit code, and with --json an object as well.
+Running: run asynchronous functions as commands of Typer, and turn their errors into a sentence, an exit code and, with --json, JSON.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ Expiration = Annotated[
 
 def connect(settings: Settings | None = None) -> AbstractAsyncContextManager[Connection]:
     """
-    Open the outbox of these settings, or the one that the environment names. A person waits for it, so it gives up sooner than a
-    worker would.
+    Open the connection to an outbox for a command. It gives up after 20 seconds, sooner than a worker would, because a person waits.
+
+    Args:
+        settings: the settings. Defaults to those of the environment.
 
     Raises:
-        ConfigurationError: one line for every error in the environment.
+        ConfigurationError: settings are missing or wrong, with one line for each.
     """
     return open_connection(settings or load(for_command=True), opening_seconds=20.0)
 
@@ -67,14 +69,14 @@ async def open_consumer(
     named: str, *, handles: bool = False
 ) -> AsyncIterator[tuple[Connection, ConsumerSettings, Consumer]]:
     """
-    Open the resources that the environment names for a consumer. Yield them, the settings, and the consumer that an option names.
+    Open a consumer for a command. Yield the connection, the settings and the consumer.
 
     Args:
-        named: the option.
-        handles: its handlers are to be called, so its container has to exist. Defaults to False.
+        named: the `module:name` that the option --consumer gives.
+        handles: whether the command calls the consumer's handlers, so that its container has to exist. Defaults to False.
 
     Raises:
-        ConfigurationError: one line for every error in the environment; or there is no such consumer.
+        ConfigurationError: settings are missing or wrong, with one line for each, or there is no such consumer.
     """
     source, settings = consumer_named(named), load_consumer(for_command=True)
     async with connect(settings) as outbox:
@@ -86,10 +88,15 @@ def command(
     function: Callable[..., Coroutine[Any, Any, None]], *, each: bool | None = False
 ) -> Callable[..., None]:
     """
-    Make an asynchronous function a command that ends with an exit code.
+    Decorate an asynchronous function so that Typer can run it as a command that ends with an exit code.
 
-    The command gets the option --container. Where there are several containers, one is needed, unless `each` has the command run for each of
-    them without it: then the worst exit code is that of all. None is for a command that opens no container.
+    The command gets the option --container, for settings that name several containers.
+
+    Args:
+        function: the asynchronous function.
+        each: True if the command runs for all containers when --container is not given; it ends with the worst exit code then. False
+            if --container has to be given. None for a command that opens no container, which does not get the option. Defaults to
+            False.
     """
 
     def run(*, container: str | None = None, **given: Any) -> None:
@@ -119,13 +126,13 @@ def command(
         asked.append(inspect.Parameter("container", keyword, default=None, annotation=OfContainer))
     run.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined] # Typer reads it
     run.__annotations__ = {one.name: one.annotation for one in asked}
-    # Typer keeps the line breaks of every paragraph but the first, whatever the width of the terminal.
+    # Join the lines of each paragraph of the help: Typer would keep the line breaks of all paragraphs but the first.
     paragraphs = (function.__doc__ or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
 
 
-# The first entry that fits an error decides its exit code.
+# The exit code for each class of error. The first entry whose classes include the error counts.
 _CODES: tuple[tuple[Any, ExitCode], ...] = (
     (UNANSWERED, ExitCode.UNANSWERED),
     ((KeyNotParked, NothingMatches), ExitCode.NO_MATCH),
@@ -147,7 +154,7 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
         if error.filename is None and error.errno not in _UNWRITABLE:
             raise
         if error.filename is None:
-            # Else the interpreter would try to write the rest of the buffer when it ends, and fail again.
+            # Point standard output to /dev/null: otherwise Python would write the rest of its buffer at the end, and fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
         return ExitCode.WRONG if error.filename is None else ExitCode.UNUSABLE
@@ -161,24 +168,28 @@ command_each, command_without = partial(command, each=True), partial(command, ea
 
 def choose_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
     """
-    Return the containers on which a command works; "" stands for the only one.
+    Return the names of the containers for which a command runs, or only "" if the settings name a single container.
+
+    Args:
+        named: the container that the option --container gives.
+        each: whether the command runs for all containers if the option is not given.
 
     Raises:
-        UsageError: there are several, and it is not said which; or there is none of that name.
+        UsageError: the settings do not name this container, or they name several and the command needs --container.
     """
     containers = tuple(map(str.strip, os.environ.get(variable("cosmos_container"), "").split(",")))
     said = f"{variable('cosmos_container')} names {', '.join(containers)}"
     if named is not None and named not in containers:
-        raise UsageError(f"{said}, and not {named!r}.")
+        raise UsageError(f"{said}, but not {named!r}.")
     if len(containers) == 1 or named is not None:
         return (named or "",)
     if not each:
-        raise UsageError(f"{said}: say which of them by --container NAME.")
+        raise UsageError(f"{said}: choose one of them by --container NAME.")
     return containers
 
 
 def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
-    """Print an error to standard error; for programs also as JSON, with the class of the error."""
+    """Print an error to standard error. With `as_json`, also print it to standard output as JSON, with the class of the error."""
     message = f"{CONTAINER.get()}: " * bool(CONTAINER.get()) + (message or str(error))
     sys.stderr.write(f"{message}\n")
     if as_json:

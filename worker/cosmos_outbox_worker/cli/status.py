@@ -1,5 +1,5 @@
 """
-Status: what waits, what is parked, and of an outbox the leases, as the stores show them; workers and consumers are not asked.
+The command `cosmos-outbox status`: show leases, waiting changes and parked keys from Cosmos DB and Service Bus, without asking workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "writte
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 
-# The state of an outbox or a consumer: as programs read it, as people read it, and the causes that keep work from going on.
+# The state of an outbox or a consumer: facts for JSON output, tables and texts for people, and the causes that keep work from going on.
 _Status = tuple[Mapping[str, Any], Sequence[Table | str], Sequence[Cause]]
 
 
@@ -43,8 +43,8 @@ async def status(
     """
     Show leases, owners, and what waits. With --consumer, show what waits for the consumer and what it parked.
 
-    Causes come first, with their remedies. Exit code 4 if one does not just wait, as parked
-    keys do for an operator, and late changes for their turn.
+    Causes come first, with their remedies. Exit code 4 if something fails or stands still. Parked keys
+    and late changes alone do not count as that.
     """
     if consumer is None:
         async with connect() as outbox:
@@ -100,7 +100,14 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
 
 
 def _rows(listing: Listing, lag: Lag, still: Collection[str]) -> list[dict[str, Any]]:
-    """Return a row for each lease of a listing. The estimator says which leases have an owner, and how much waits."""
+    """
+    Return a row for each lease.
+
+    Args:
+        listing: the lease documents.
+        lag: which leases have an owner, and how much waits in each range.
+        still: the ranges that make no progress.
+    """
     leases, damaged = readable(listing.documents)
     measured = {one.lease: one for one in lag.leases}
     rows = []
@@ -154,7 +161,7 @@ def _of_parked(parked: ParkedSummary | None, held: str) -> dict[str, Any]:
 
 
 def _head(name: str, figures: Mapping[str, object], parked: ParkedSummary | None, held: str) -> str:
-    """Return the line of figures. Parked keys are counted only if a container of parked keys is set."""
+    """Return the first line of the output, with the name and the figures. Parked keys are left out if no parked container is set."""
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
     said = (f"{what} {'unknown' if it is None else text_of(it)}" for what, it in figures.items())

@@ -1,4 +1,4 @@
-"""Verify: `cosmos-outbox verify` is a part of the test kit, which may be missing."""
+"""The command `cosmos-outbox verify`, which is imported from the test kit. The test kit is a separate package that may be missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosmos_outbox_worker.exit_codes import ExitCode
 
 
 def __getattr__(name: str) -> Any:
-    """Return the command `verify` from the test kit, a distribution of its own that imports the worker."""
+    """Import the command `verify` from the test kit when it is used. If the kit is not installed, say how to install it, and exit."""
     if name != "verify":
         raise AttributeError(name)
     try:

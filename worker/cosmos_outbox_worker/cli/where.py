@@ -1,4 +1,4 @@
-"""`cosmos-outbox where`: what became of one key."""
+"""The command `cosmos-outbox where`: say what became of the events or messages of one partition key."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ async def where(
     """
     Say what became of a key: its last commit, the events that are sent or wait, the events that are parked and why.
 
-    With --consumer: which of its messages the consumer handled, and what it parked. Reads the key's own partition, its lease and what is
-    parked of it. Exit code 5 if nothing is stored of it, or OUTBOX_PROCESSOR_NAME names no processor that has leases.
+    With --consumer: which messages of the key the consumer handled, and which it parked. Reads only the key's partition, its lease and
+    its parked documents. Exit code 5 if nothing is stored of the key, or OUTBOX_PROCESSOR_NAME names no processor that has leases.
     """
     if consumer is None:
         async with connect() as outbox:
