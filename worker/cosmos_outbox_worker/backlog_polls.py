@@ -1,5 +1,5 @@
 """
-Backlog polls: what waits and what is parked, whichever worker owns the leases.
+Backlog polls: a worker regularly reads how many changes wait and which keys are parked, in all ranges and not only in its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _OBSERVE_SECONDS = 5.0  # for exporters only: an answer to /metrics observes the health by itself
 _SOON_SECONDS = 15.0
-# after so many looks the leases of a killed worker are free; more would list all leases for nothing
+# A worker looks for other processors without a worker in its first six polls. By then the leases of a killed worker have expired, so
+# later polls would find nothing new and list all leases for nothing.
 _LOOKS = 6
 _BEAT_SECONDS = 5.0  # the longest that a container without an answer may delay the next round
 
@@ -38,14 +39,16 @@ async def poll(
     parked: ParkedStore | None,
 ) -> None:
     """
-    Poll what waits and what is parked until cancelled. If a poll fails, nothing changes, and the failure is reported.
+    Poll the waiting changes, the parked keys and the other workers until cancelled.
+
+    A poll that fails is reported, and the health keeps the result of the last poll that succeeded.
 
     Args:
-        program: it is observed, and hears what fails.
-        health: of the program; it learns the results.
-        outbox: tells what waits; its fleet gets this worker's heartbeat.
-        publisher: its topics are checked until that succeeds once, for a worker is not ready before.
-        parked: where keys are parked; None if the worker parks none.
+        program: the worker. Its gauges are updated, and its hooks receive each failure.
+        health: the worker's health, which stores the results.
+        outbox: the connection through which lag and leases are read, and this worker's heartbeat is written.
+        publisher: the topics. They are checked until the check succeeds once; until then the worker is not ready.
+        parked: the parked store; None if the worker parks no keys.
     """
     begun, asked, noted = False, 0, set[Scope]()
     expiration = timedelta(seconds=outbox.settings.lease_expiration_seconds)
@@ -80,7 +83,7 @@ async def poll(
         except (OutboxError, TimeoutError) as error:
             silent = f"The heartbeats in the lease container: no answer in {_BEAT_SECONDS:g} s."
             said = error if isinstance(error, OutboxError) else StoreUnavailable(silent)
-            # Report it here, and only once: no task waits for this poll, and the other polls report the same outage.
+            # Report the error only once, when the heartbeats begin to fail: the other polls report the same outage again and again.
             return [said] * health.fails("heartbeats", cause_of(error_line(said)))
         health.works("heartbeats")
         return ()
@@ -104,7 +107,7 @@ async def _beat(program: Program[Any, Any], health: WorkerVitals, fleet: Fleet) 
     others = await fleet.beat(own := health.heartbeat())
     for alarm in health.note_workers(own, *others, strangers=await fleet.strangers(own, others)):
         program.notify(alarm)
-    # other workers, and `status`, must see this at once
+    # If this poll found a new alarm, write the heartbeat again, so that other workers and `cosmos-outbox status` see it at once.
     if (found := health.heartbeat()).alarms != own.alarms:
         await fleet.beat(found)
 
@@ -118,12 +121,14 @@ async def keep_polling(
     program: Program[Any, Any], polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]]
 ) -> None:
     """
-    Poll until cancelled, as often as the health of the program asks for, or soon after a poll that failed. A failure is reported. A
-    poll that gets no answer does not delay the next. The program observes its health all the while.
+    Run each poll again and again until cancelled, at the interval of the program's health, and sooner after a failure.
+
+    Each poll runs in a task of its own, so one that gets no answer does not delay the others. Meanwhile the gauges are updated.
 
     Args:
-        program: hears `WatchFailed`.
-        polls: by what each polls, for the report; it returns errors of parts.
+        program: the worker or consumer. Its hooks receive a `WatchFailed` for each error.
+        polls: the poll functions, by the subject that an error report names. A poll returns the errors of the parts that it could
+            not read.
     """
 
     async def keep(subject: str, poll_once: Callable[[], Awaitable[Iterable[Exception]]]) -> None:
@@ -134,7 +139,7 @@ async def keep_polling(
                 program.health.blind.discard(subject)
                 if not errors:
                     program.health.works(subject)
-            # All errors are caught: any program may have written the documents that are read, and a poll must not end the work.
+            # Catch all errors: any program may have written the documents that a poll reads, and a failed poll must not end the worker.
             except Exception as failure:  # noqa: BLE001 - see above
                 errors = [failure]
                 program.health.blind.add(subject)

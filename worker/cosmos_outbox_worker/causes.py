@@ -1,8 +1,8 @@
 """
-Causes: what keeps work from going on, each named once: what refuses, since when, whom it stops, and what to do about it.
+Causes: find out why a worker or consumer makes no progress: what fails, since when, what it stops, and what an operator can do.
 
-Pure functions of what fails now, of leases and of heartbeats; `causes.toml` has the words. Page, readiness, `status`, `doctor` and log read
-them, so that all five say the same.
+Pure functions of current failures, leases and heartbeats. `causes.toml` has the texts. The status page, the readiness probe,
+`cosmos-outbox status`, `cosmos-outbox doctor` and the log all use this module, so that all five say the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from cosmos_outbox_worker.heartbeats import Heartbeat
 
 A_WHILE = timedelta(seconds=5)  # a failure shorter than this passes by itself
-# A range may be free for as long: after a start, a handover or in a rollout, until a worker takes it
+# After a start, a handover or a rollout it takes a while until a worker acquires each lease. A lease that is free for no longer than
+# this is normal.
 FREE = timedelta(seconds=30)
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 _MOST_NAMED = 20
@@ -32,22 +33,23 @@ _WORDS = tomllib.loads(Path(__file__).with_name("causes.toml").read_text("utf-8"
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     kind: _WORDS["defaults"] | words for kind, words in _WORDS["kinds"].items()
 }
-# The text with which an owner writes into its lease that it makes no progress
+# A worker that makes no progress on a lease writes into it a text that begins like this, followed by the error.
 _STANDSTILL = re.compile(r"No progress for (\d+) s, \d+ attempts failed: ")
 
-# A worker or a consumer, and the part of it that is stopped: a range or a key; "" means all of it
+# What a cause stops: the name of a worker or consumer, and the range or key that it cannot process; "" as the second means all
 Stopped = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """
-    Something that keeps work from going on.
+    A reason why a worker or a consumer makes no progress, or why an operator has to act.
 
-    said: what the service said, or else what is known.
-    stops: whom; empty as long as it stops no range and no key.
-    stands: what it stops makes no progress.
-    unready: the process that says so is not ready, because of it.
+    kind: a name of `[kinds]` in `causes.toml`, which has the texts.
+    said: the error text of the service, or a sentence of this library.
+    stops: the ranges or keys that it stops, with their worker or consumer; empty if it stops none.
+    stands: whether these ranges or keys make no progress at all.
+    unready: whether the process that reports this cause is not ready because of it.
     """
 
     kind: str
@@ -60,18 +62,19 @@ class Cause:
     @property
     def words(self) -> Mapping[str, Any]:
         """
-        Return the texts of `causes.toml` for this kind of cause. A newer worker may report kinds that this version does not know.
+        Return the texts of `causes.toml` for this kind of cause, or those of the kind `failing` for a kind that this version does
+        not know: a newer worker may report it in its heartbeat.
         """
         return _KINDS.get(self.kind, _KINDS["failing"])
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return the fields in which two reports of one cause agree."""
+        """Return a key that is equal for two reports of the same cause, so that they can be merged."""
         return self.kind, *re.findall(self.words["each"], self.said)[:1]
 
     @property
     def whom(self) -> str:
-        """Return the worker or consumer that it stops, as people read it."""
+        """Return a text that lists the stopped ranges or keys, each with its worker or consumer."""
         named, more = defaultdict[str, list[str]](list), len(self.stops) - _MOST_NAMED
         for who, what in self.stops[:_MOST_NAMED]:
             named[who].append(what)
@@ -80,11 +83,11 @@ class Cause:
 
     @property
     def advice(self) -> str:
-        """Return what to do, and where the documentation says more."""
+        """Return what an operator can do about this cause, and the page of the documentation about it."""
         return f"{self.words['remedy']} ({self.words['page']})"
 
     def facts(self) -> dict[str, Any]:
-        """Return the cause as programs read it."""
+        """Return the cause as a dictionary for JSON output."""
         said = {name: self.words[name] for name in ("what", "remedy", "page")}
         return asdict(self) | said | {"since": self.since and self.since.isoformat()}
 
@@ -96,7 +99,13 @@ class Cause:
 
 
 def cause_of(text: str, **known: Any) -> Cause:
-    """Return the cause that an error shows: as its class and its text, or as an owner wrote it into its lease."""
+    """
+    Return the cause for the text of an error: the first kind in `causes.toml` whose pattern fits.
+
+    Args:
+        text: the error as `class: message`, or the text about it that the owner of a lease wrote into that lease.
+        known: further fields of the cause.
+    """
     said = _STANDSTILL.sub("", text, count=1)
     fitting = (kind for kind, words in _KINDS.items() if re.match(words["when"], said, re.DOTALL))
     return Cause(kind=next(fitting), said=said, **known)
@@ -104,8 +113,9 @@ def cause_of(text: str, **known: Any) -> Cause:
 
 def merge_causes(found: Iterable[Cause]) -> tuple[Cause, ...]:
     """
-    Return each cause once, the worst first, with everything that it stops. A symptom is merged into the cause that stops the same
-    range or key.
+    Merge causes that several parts reported. Return each cause once, the worst first, with all ranges and keys that it stops.
+
+    `causes.toml` marks some kinds as symptoms. A symptom is merged into the cause that stops the same range or key.
     """
     found = [part for one in found for part in [replace(one, stops=(each,)) for each in one.stops] or [one]]
     reasons = {stopped: one for one in found if not one.words["symptom"] for stopped in one.stops}
@@ -133,12 +143,17 @@ def of_own_work(
     now: datetime, me: str, failing: Sequence[Cause], mine: Sequence[LeaseStatus] = ()
 ) -> Iterator[Cause]:
     """
-    Yield the causes that a process knows from its own work.
+    Yield the causes that a worker or consumer knows from its own work.
+
+    A lease that makes no progress may have no error of its own. Then the failures that hold up sends are taken as the reason, or all
+    failures if none holds up sends. Once all leases make progress, failures that held up sends are left out: the lane that failed
+    last may have nothing more to send, and would never report a success.
 
     Args:
-        failing: what fails now. What holds up sends, or else all of it, stops each lease that makes no progress and names no error. What
-            holds up sends stops nothing, and is over, once all leases move: the lane that failed last may have nothing more to send.
-        mine: the leases that it works on.
+        now: the time of the snapshot.
+        me: the name of this process.
+        failing: the failures that this process knows and that are not over.
+        mine: the leases that this worker owns.
     """
     still = [one for one in mine if one.stalled or one.idle_seconds >= A_WHILE.total_seconds()]
     sends = [one for one in failing if one.words["sends"]]
@@ -163,10 +178,14 @@ def of_workers(
     now: datetime, workers: Iterable[Heartbeat], lag: Lag, *, known: Collection[str] = ()
 ) -> Iterator[Cause]:
     """
-    Yield the causes that heartbeats show to a worker or to an operator; `lag` says which leases each worker owns.
+    Yield the causes that the heartbeats of other workers show, including that a worker sends no heartbeat any more.
 
     Args:
-        known: the tokens of the ranges that the caller works on, and so knows better.
+        now: the time of the snapshot.
+        workers: the heartbeats.
+        lag: says which leases each worker owns.
+        known: the tokens of the ranges that the caller itself works on. Causes are not reported for these, because the caller knows
+            their state better.
     """
     ours = {what for _, what in (range_of("", token) for token in known)}
     for worker in workers:
@@ -182,14 +201,19 @@ def of_workers(
 
 
 def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
-    """Yield one cause for each sentence about the fleet as a whole."""
+    """Yield one cause for each sentence about the workers as a fleet, such as settings in which they differ."""
     return (Cause(kind="fleet", said=said) for said in sentences)
 
 
 def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterator[Cause]:
     """
-    Yield the causes that leases show. What a worker says of the `known` leases is left out, and that they have no owner: the caller
-    knows them better.
+    Yield the causes that the lease documents show: damaged leases, leases without an owner or progress, and changes that wait long.
+
+    Args:
+        now: the time of the snapshot.
+        lag: the leases as the last poll found them.
+        known: the tokens of the ranges that the caller itself works on. For these, a missing owner or a standstill is not reported,
+            because the caller knows their state better.
     """
     for name, error in lag.damaged.items():
         yield Cause(kind="lease-damaged", said=error, stops=(range_of("", token_of(name)),), stands=True)
@@ -212,5 +236,5 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
 
 
 def range_of(owner: str, token: str) -> Stopped:
-    """Return the range of a lease as what is stopped of its owner."""
+    """Return an element of `Cause.stops`: the owner of a lease, and the range of that lease as a text."""
     return owner, f"range {token}"

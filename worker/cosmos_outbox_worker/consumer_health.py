@@ -1,5 +1,5 @@
 """
-Consumer health: how a consumer is at one moment, which keys wait through no fault of theirs, and what is wrong.
+Consumer health: collect from records whether a consumer makes progress, which keys wait, and why.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class StalledKey:
     """
     A key whose message waits because of an error that the message did not cause. All later messages of the key wait, too.
 
-    why: as the record ConsumingDelayed says.
-    waited_seconds: since this process had to delay it first.
+    why: the outcome of the record `ConsumingDelayed`.
+    waited_seconds: the time since this process first delayed the message.
     """
 
     why: str
@@ -41,12 +41,12 @@ class StalledKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSnapshot(State):
     """
-    The health of a consumer at one moment.
+    The health of a consumer at one moment, for probes, the status page and metrics.
 
     source: the subscription, as `topic/subscription`, or the queue.
-    named: how commands name the consumer, if that is known.
-    stalled: keys that have waited for too long; the longest first.
-    waiting_seconds: for how long the message waits that has waited longest; 0 if none does.
+    named: the `module:name` by which commands name the consumer, if it is known.
+    stalled: the keys that have waited for longer than OUTBOX_STALLED_SECONDS, those that waited longest first.
+    waiting_seconds: how long the oldest delayed message has waited; 0 if no message is delayed.
     """
 
     consumer: str
@@ -68,8 +68,10 @@ class ConsumerSnapshot(State):
 @dataclass(slots=True)
 class _Wait:
     """
-    A message that is delayed, always the first of its session. Before its next delivery the session may go to another process, which
-    then reports it. So a message that is not delivered in time is no longer reported, and later forgotten.
+    A message that this process delayed.
+
+    The session may move to another process before the message is delivered again; that process then reports the message. So this
+    process stops reporting a message that is not delivered again in time, and forgets it later.
     """
 
     why: str
@@ -86,7 +88,7 @@ class _Wait:
 
 
 class ConsumerVitals(Vitals[ConsumerSnapshot]):
-    """The vitals of a consumer."""
+    """Collects the health of a consumer from its records. It is registered as a hook of the consumer."""
 
     name = "consumer"
     handling: Any  # the object that calls the handlers; the assembly sets it
@@ -126,7 +128,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             self._waits[record.message_id] = _Wait(record.outcome, record.key, since, due, record.error)
 
     def note_reached(self) -> None:
-        """Note that the broker answered."""
+        """Note that the broker answered, so that the consumer no longer counts as starting."""
         self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
@@ -151,7 +153,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         )
 
     def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[Cause]:
-        """Yield the causes that keep messages from being handled. All but the last two make the consumer unready."""
+        """Yield the causes that keep messages from being handled: an unreachable broker or store, stalled keys and slow handlers."""
         least, source = self._stalled_seconds, self._source
         if not self._reached:
             hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
@@ -177,7 +179,9 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         return replace(cause, since=since, stops=((self._consumer, what),), stands=stands, unready=stands)
 
     def waits_of(self, key: str) -> list[str]:
-        """Return the messages of a key that wait through no fault of their own, and why, as far as this process knows."""
+        """
+        Return a sentence for each message of a key that this process delayed because of an error that the message did not cause.
+        """
         now = self._loop.time()
         waits = [(name, one) for name, one in self._waits.items() if one.key == key and one.is_due(now)]
         return [

@@ -1,6 +1,6 @@
 """
-Fleet differences: what the workers of a processor must share and do not; leases that live workers take from each other; another processor
-that sends the same.
+Fleet differences: find mistakes that only a comparison of workers shows: settings that differ between the workers of one processor,
+live workers that take leases from each other, and another processor that sends the same events.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.version import version
 
-# With different intervals, workers rob each other of leases. With different topics or message formats, it matters which worker sends
-# an event.
+# All workers of a processor need the same values of these settings. With different intervals, workers take leases from each other.
+# With different topics or message formats, the message of an event depends on the worker that sends it.
 MUST_AGREE = (
     *("lease_expiration_seconds", "start", "parked_container", "event_ttl_seconds", "delete_after_publish"),
     *("topic", "routes", "publisher", "batch_scope", "message_format"),
 )
 _MOST_NAMES = 5
 _CONTESTED = "Live workers take leases from each other"
-# Balancing moves a lease once, a rollout a few times. Neither takes a lease from a worker that goes on and gives it back to that
-# worker.
+# A lease that came back to the same running worker this many times shows that workers take leases from each other. Balancing moves a
+# lease once and a rollout moves it a few times, but neither gives a lease back to a worker that kept running.
 _RETURNS = 3
 _LEAST_SECONDS, _EXPIRATIONS = 600.0, 10
 
 
 class FleetWatch:
     """
-    A worker's view of its fleet as a whole, as of its last poll of the heartbeats.
+    Compares this worker with the other workers of its fleet, at each poll of the heartbeats.
 
     Attributes:
-        alarms: of this worker.
-        sentences: on each alarm of a worker, and on each setting in which they differ.
-        left: as `Connection.find_unserved_processors` tells.
+        alarms: the alarms that this worker raises.
+        sentences: a sentence for each alarm of any worker, and for each setting in which workers differ.
+        left: the number of waiting changes of each other processor without a worker, from `Connection.find_unserved_processors`.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -53,7 +53,10 @@ class FleetWatch:
         self._lost, self._said = ("", -math.inf), tuple[str, ...]()
 
     def note_record(self, record: Record, now: float) -> None:
-        """Note a lease that this worker loses while it goes on, and a lease that comes back. Note also that all leases are lost."""
+        """
+        Note from a record that this worker lost a lease while it kept running, that such a lease came back to it, or that all
+        leases were lost and created again.
+        """
         if isinstance(record, LeasesLost):
             said = (
                 f"All leases were lost ({record.reason}), and made again (start: {record.start}): what was committed since is sent again, and "
@@ -70,7 +73,7 @@ class FleetWatch:
                 self._back[record.lease].append(now)
 
     def heartbeat_fields(self) -> Mapping[str, Any]:
-        """Return the part of this worker's heartbeat that other workers compare."""
+        """Return the fields of this worker's heartbeat that other workers compare with their own."""
         settings = self._settings
         host = settings.publisher or settings.namespace
         shared = {name: getattr(settings, name) for name in MUST_AGREE} | {"servicebus_namespace": host}
@@ -84,7 +87,14 @@ class FleetWatch:
         }
 
     def compare(self, fleet: tuple[Heartbeat, ...], strangers: Iterable[Heartbeat], now: float) -> None:
-        """Compare the workers of the processor, this one first. Look whether other processors send the same events."""
+        """
+        Compare the workers of the processor, and set `alarms` and `sentences` to what was found.
+
+        Args:
+            fleet: the heartbeats of the workers of this processor, this worker's first.
+            strangers: the heartbeats of workers of other processors, which may send the same events.
+            now: the time of the event loop.
+        """
         unsent = unserved_processor_alarms(fleet[0].processor, self.left)
         self.alarms = (*self._lease_contest_alarms(now), *double_send_alarms(fleet[0], strangers), *unsent)
         lost, at = self._lost
@@ -103,7 +113,7 @@ class FleetWatch:
 
 
 def double_send_alarms(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentTwice]:
-    """Yield an alarm for each other processor that sends a worker's events to the same topics."""
+    """Yield an alarm for each other processor that sends the events of the same container to one of this worker's topics."""
     workers = defaultdict[str, list[str]](list)
     for one in strangers:
         if {*one.topics} & {*own.topics}:
@@ -117,7 +127,10 @@ def double_send_alarms(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterat
 
 
 def unserved_processor_alarms(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
-    """Yield an alarm for each processor without a worker, if the processor that began at `now` may have taken its place."""
+    """
+    Yield an alarm for each other processor that has waiting changes but no worker. This processor, which began at `now`, may have
+    replaced it, and does not send these changes.
+    """
     for other, waiting in sorted(left.items()):
         reason = (
             f"{waiting:,} changes wait for processor {other!r}, which has no worker, and {own!r} has OUTBOX_START=now: it does not send what "
@@ -128,18 +141,24 @@ def unserved_processor_alarms(own: str, left: Mapping[str, int]) -> Iterator[Lef
 
 
 def sentences(fleet: Sequence[Heartbeat]) -> tuple[str, ...]:
-    """Return a sentence on each difference between live workers, and one on each alarm that does not come from a difference."""
+    """
+    Return a sentence on the settings in which live workers differ, and one for each alarm. An alarm about contested leases is left
+    out if workers differ, because the difference explains it.
+    """
     differ, alarms = tuple(differences(fleet)), alarms_of(fleet)
     return (*differ, *(said for said in alarms if not (differ and said.startswith(_CONTESTED))))
 
 
 def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:
-    """Return the alarms that live workers raise."""
+    """Return the texts of the alarms in the heartbeats of live workers, each once."""
     return dict.fromkeys(said for one in fleet if not one.silent for said in one.alarms)
 
 
 def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
-    """Return a sentence on each setting in which live workers differ. A setting that one version does not have is no difference."""
+    """
+    Yield a sentence that names all settings in which live workers differ, if any. A setting that a worker's version does not have
+    is not compared.
+    """
     live = [one for one in fleet if not one.silent]
     said = {
         variable(name): {one.worker: one.settings[name] or "unset" for one in live if name in one.settings}
@@ -149,7 +168,7 @@ def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
 
 
 def versions(fleet: Iterable[Heartbeat]) -> Iterator[str]:
-    """Yield a sentence if live workers have several versions."""
+    """Yield a sentence that names the versions of live workers, if they do not all have the same version."""
     return _differ({"version": {one.worker: one.version or "unknown" for one in fleet if not one.silent}})
 
 

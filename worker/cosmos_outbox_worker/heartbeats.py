@@ -1,9 +1,9 @@
 """
-Heartbeats: the workers of a processor, each with its last sign of life, also those that own no lease.
+Heartbeats: each worker stores its state in the lease container every few seconds, so that other workers and commands can see it.
 
-Each worker keeps one small document in the lease container. Its id begins with a word of its own, so that no listing of
-leases finds it: neither ours nor .NET's nor KEDA's. Workers of several versions read each other's: what one does not know it leaves out,
-and what an older one does not say is empty.
+Each worker keeps one small document there, even if it owns no lease. The id begins with "heartbeat.", so that nothing that lists
+leases finds the document: neither this library nor the .NET SDK nor KEDA. Workers of different versions read each other's heartbeats:
+fields that a worker does not know are ignored, and fields that are missing count as empty.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LEAVING_SECONDS = 2.0
 
 
 class Phase(StrEnum):
-    """The phase of a process between its start and its end."""
+    """The phase in which a worker or a consumer is, from its start to its end."""
 
-    # starting: a worker has not seen a lease for every range, a consumer has not reached its subscription
+    # STARTING lasts until a worker has found a lease for every range, or until a consumer has reached its subscription.
     STARTING = "starting"
     RUNNING = "running"
     DRAINING = "draining"  # the process was asked to stop, and finishes its work
@@ -44,17 +44,18 @@ class Phase(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """
-    The last heartbeat of a worker: its state at that time.
+    The last heartbeat of a worker: the state of the worker when it wrote the heartbeat.
 
-    every: time between two signs.
-    unready: why it was not ready.
-    errors: its newest.
-    causes: what keeps its work from going on.
-    silent_for: time since then, on the service's clock.
-    processor, container: which it works for.
-    topics: its topics, each with its host.
-    settings: those that all workers of a processor must share.
-    alarms: what it sees of the fleet as a whole.
+    worker: the name of the worker.
+    every: the time between two heartbeats.
+    unready: the reasons why the worker was not ready.
+    errors: the worker's newest errors.
+    causes: the causes that kept the worker from making progress.
+    silent_for: the time since the heartbeat, by the clock of Cosmos DB.
+    processor, container: the processor of the worker, and the container that it reads.
+    topics: the topics to which the worker sends, each with its host.
+    settings: the settings that must be the same for all workers of a processor.
+    alarms: the alarms that the worker raised after comparing itself with other workers.
     """
 
     worker: str
@@ -73,22 +74,25 @@ class Heartbeat:
 
     @property
     def silent(self) -> bool:
-        """Return whether the next heartbeat is missing: the worker ended without one, is frozen, or cannot reach Cosmos DB."""
+        """
+        Return whether the next heartbeat is missing: the worker ended without removing its heartbeat, is frozen, or cannot reach
+        Cosmos DB.
+        """
         return self.silent_for > self.every + _SLOW_POLL
 
     @property
     def overdue(self) -> bool:
-        """Return whether the next heartbeat is late, and not yet missing."""
+        """Return whether the next heartbeat is late, but not late enough for the worker to count as silent."""
         return not self.silent and self.silent_for > self.every + _A_MOMENT
 
     @property
     def silent_in(self) -> float:
-        """Return after how many seconds the worker counts as silent, unless a heartbeat comes."""
+        """Return in how many seconds the worker will count as silent if it writes no heartbeat until then."""
         return (self.every + _SLOW_POLL + _A_MOMENT - self.silent_for).total_seconds()
 
     @property
     def forgotten(self) -> bool:
-        """Return whether the worker is no longer counted in the fleet, like one that was replaced."""
+        """Return whether the heartbeat is so old that the worker no longer counts as part of the fleet."""
         return self.silent_for > self.kept
 
     @property
@@ -97,15 +101,15 @@ class Heartbeat:
 
     @property
     def works(self) -> bool:
-        """Return whether the worker is at work, and its last heartbeat still holds."""
+        """Return whether the worker is running, and its last heartbeat is recent enough to be trusted."""
         return self.phase == Phase.RUNNING and not self.silent
 
     def state(self, *, owns: bool) -> str:
         """
-        Return the state of the worker, in a word or two.
+        Return the state of the worker in a word or two, for the status page and for `cosmos-outbox status`.
 
         Args:
-            owns: a lease.
+            owns: whether the worker owns a lease.
         """
         if self.silent:
             return "silent"
@@ -121,22 +125,22 @@ _STORED = TypeAdapter(Heartbeat)
 
 class Fleet:
     """
-    The heartbeats of all workers of a processor.
+    Reads and writes the heartbeats of the workers of one processor.
 
     Args:
-        leases: the container that they lie in.
-        processor: its name.
-        container: that it reads, as `database/container`.
+        leases: the lease container, which also stores the heartbeats.
+        processor: the name of the processor.
+        container: the container that the processor reads, as `database/container`.
     """
 
     def __init__(self, leases: LeaseStore, *, processor: str, container: str) -> None:
         self._leases = leases
-        # Names of workers may have characters that an id must not have.
+        # Use hashes: the name of a processor or worker may have characters that the id of a document must not have.
         self._head = f"{_ANY}{_hash(processor, container)}."
 
     async def heartbeats(self) -> tuple[Heartbeat, ...]:
         """
-        Return the heartbeats in the order of the workers' names.
+        Read the heartbeats of the processor, sorted by the names of the workers. Very old heartbeats are left out.
 
         Raises:
             OutboxError: the lease container cannot be read.
@@ -146,7 +150,7 @@ class Fleet:
 
     async def beat(self, own: Heartbeat) -> tuple[Heartbeat, ...]:
         """
-        Store a worker's heartbeat; return those of the other workers.
+        Write a worker's heartbeat, and return the heartbeats of the other workers of the processor.
 
         Raises:
             OutboxError: the lease container cannot be read or written.
@@ -175,8 +179,14 @@ class Fleet:
 
     async def strangers(self, own: Heartbeat, others: Sequence[Heartbeat]) -> list[Heartbeat]:
         """
-        Return the live workers of other processors of the same container, if they share the lease container. Only the first live
-        worker of the fleet reads all heartbeats for this; the others read the result in its heartbeat.
+        Return the heartbeats of live workers of other processors that read the same container and share the lease container.
+
+        To save requests, only the live worker with the first name reads them. For all other workers the list is empty; they learn of
+        alarms from the first worker's heartbeat.
+
+        Args:
+            own: this worker's heartbeat.
+            others: the heartbeats of the other workers of this processor.
 
         Raises:
             OutboxError: the lease container cannot be read.
@@ -188,7 +198,7 @@ class Fleet:
 
     @asynccontextmanager
     async def membership(self, worker: str) -> AsyncIterator[None]:
-        """Remove a worker's heartbeat at the end of the block. After an error it stays, because it says what was wrong."""
+        """Delete a worker's heartbeat at the end of the block. After an error the heartbeat stays, because it says what was wrong."""
         yield
         name = self._id_of(worker)
         with suppress(OutboxError, TimeoutError):
@@ -200,7 +210,7 @@ class Fleet:
 
 
 def _parse_listing(listing: Listing) -> list[tuple[Heartbeat, Document]]:
-    """Return each heartbeat with its document, as of the time of the listing. Documents of other programs are left out."""
+    """Return each heartbeat of a listing with its document. Documents that cannot be read as a heartbeat are left out."""
     found = []
     for stored in listing.documents:
         with suppress(ValidationError, KeyError, OverflowError):

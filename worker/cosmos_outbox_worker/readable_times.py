@@ -1,4 +1,4 @@
-"""Readable times: moments and lengths of time as people read them."""
+"""Readable times: format times and durations for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosmos_outbox.errors import ConfigurationError
 
 
 def duration_text(length: timedelta) -> str:
-    """Return a length of time in the largest unit of which it has at least two."""
+    """Format a duration for people, in the largest unit of which it has at least two: 100 s, 2 min, 47 h."""
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -19,17 +19,17 @@ def duration_text(length: timedelta) -> str:
 
 
 def readable_time(stored: str | None) -> str | None:
-    """Return a stored time in UTC, to the second, as people read it. Return any other text unchanged."""
+    """Format a stored ISO 8601 time for people, in UTC and to the second. Return any other text unchanged."""
     return clock_time(moment) if (moment := moment_of(stored)) else stored
 
 
 def moment_of(stored: str | None) -> datetime | None:
-    """Return a stored time. Return None where another program wrote something else."""
+    """Parse a time from a document. Return None if the text is no time: another program may have written the document."""
     with suppress(ConfigurationError):
         return parse_timestamp(stored or "")
     return None
 
 
 def clock_time(moment: datetime) -> str:
-    """Return a moment as people read it."""
+    """Format a time for people, in UTC and to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

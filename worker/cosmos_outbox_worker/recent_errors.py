@@ -1,4 +1,4 @@
-"""Recent errors: the newest errors that a worker reported, one entry for all reports of the same error."""
+"""Recent errors: keep the newest errors that a worker or consumer reported, with one entry for all reports of the same error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import Record, readable
 
 _KEPT = 20
-# Fields that tell records apart by subject and outcome. Lane and attempt are left out, so that a missing topic is one entry however
-# often it recurs.
+# Two records are reports of the same error if they agree in these fields. Lane and attempt are not among them, so that all failed sends
+# to a missing topic become one entry.
 _SUBJECT = ("outcome", "lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentError:
-    """An error: when it was last reported, with which text, and how often in all."""
+    """An error that was reported once or several times: the time and the text of the last report, and the number of reports."""
 
     at: datetime
     event: str
@@ -26,13 +26,16 @@ class RecentError:
 
 
 class RecentErrors:
-    """The newest errors. An error that recurs every few seconds does not push out one that was reported once."""
+    """
+    Keeps the twenty newest errors. Repeated reports of one error share an entry, so an error that recurs every few seconds does not
+    push out the other errors.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, RecentError] = {}
 
     def note(self, record: Record, *, at: datetime) -> None:
-        """Keep a record as the newest error."""
+        """Keep the error of a record as the newest one, and count it."""
         event = type(record).__name__
         error = type(getattr(record, "error", None)).__name__
         key = (event, error, *(getattr(record, name, None) for name in _SUBJECT))
@@ -43,7 +46,7 @@ class RecentErrors:
             del self._kept[next(iter(self._kept))]
 
     def newest_first(self) -> tuple[RecentError, ...]:
-        """Return all errors that are kept, the newest first."""
+        """Return the kept errors, newest first."""
         return tuple(reversed(self._kept.values()))
 
 

@@ -1,4 +1,4 @@
-"""Health of several containers: how the workers of several containers are in one process; a cause that several have is named once."""
+"""Health of several containers: merge the health of the workers of one process, and name a cause that several have only once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ORDER = (Phase.DRAINING, Phase.STARTING, Phase.RUNNING, Phase.ENDED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots(State):
     """
-    The health of a process that works on several containers. It is unready if one of its workers is.
+    The health of a process with workers for several containers. The process is unready if one of its workers is unready.
 
-    of: the health of the worker of each container, by its name.
+    of: the health of each worker, by the name of its container.
     """
 
     of: Mapping[str, Snapshot]
@@ -37,7 +37,7 @@ class Snapshots(State):
 
 
 def merge_snapshots(of: Mapping[str, Snapshot]) -> Snapshots:
-    """Merge the health of the workers of one process."""
+    """Return the health of a process from that of its workers, which are given by the names of their containers."""
     first, phases = next(iter(of.values())), {one.phase for one in of.values()}
     errors = [replace(one, text=f"{name}: {one.text}") for name in of for one in of[name].errors]
     return Snapshots(

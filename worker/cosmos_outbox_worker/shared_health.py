@@ -1,5 +1,5 @@
 """
-Shared health: what worker and consumer alike know of themselves, from the records that they hear and from their polls; a hook.
+Shared health: the part of health that workers and consumers have in common, collected from records and from polls.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from cosmos_outbox_worker.settings import Settings
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
-# The subjects of the polls
+# The subjects of the polls, as error reports and health texts name them
 WAITS, PARKED, WORKERS = "what waits", "what is parked", "the other workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedSummary:
     """
-    The parked keys of a processor or a consumer, whichever process parked them.
+    The parked keys of a processor or a consumer, including those that other processes parked.
 
-    keys: empty also where there are too many to keep.
-    causes: of all keys that can be read.
-    unreadable: by partition key, the error of each key whose document cannot be read.
-    events: how many events they hold; None if a key cannot be read.
-    oldest_at: since when the oldest key is parked; None if there is none, or none says so.
+    count: the number of parked keys.
+    keys: the parked keys; empty if there are too many of them to keep.
+    causes: what the failures of the parked keys have in common.
+    unreadable: the error for each key whose document cannot be read, by partition key.
+    events: the number of events that the parked keys hold; None if a key cannot be read.
+    oldest_at: the time at which the oldest key was parked; None if there is no key, or no key has a time.
     """
 
     count: int
@@ -51,7 +52,7 @@ class ParkedSummary:
     oldest_at: datetime | None = None
 
     def find_causes(self) -> Iterator[Cause]:
-        """Yield what waits for an operator."""
+        """Yield a cause for each key that cannot be read, and one cause for all parked keys together."""
         for key, error in self.unreadable.items():
             yield cause_of(error_line(error), stops=(("", f"key {key!r}"),))
         if self.count:
@@ -62,13 +63,13 @@ class ParkedSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """
-    The state of a process at one moment: the part that a worker's and a consumer's snapshot share.
+    The state of a process at one moment: the part that the snapshots of workers and consumers share.
 
-    container: that a worker reads, or of a consumer's effects, as `database/container`.
-    parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
+    container: the container that a worker reads, or in which a consumer commits, as `database/container`.
+    parked: the parked keys at the last poll; None without a parked container, before the first poll, and while polls fail.
     parked_at: the time of the last poll of parked keys.
-    failing: what fails now, as the process itself knows it.
-    mine: the leases that it works on; a consumer has none.
+    failing: the failures that this process knows from its own work.
+    mine: the leases that this worker owns; empty for a consumer.
     """
 
     at: datetime
@@ -83,28 +84,28 @@ class State:
     mine: tuple[LeaseStatus, ...] = ()
 
     def find_causes(self) -> Iterator[Cause]:
-        """Yield the causes that keep work from going on, in the order in which they are found. One cause may come several times."""
+        """Yield all known causes that keep work from going on, in any order. A cause may be yielded several times; `causes` merges them."""
         yield from self.own()
         if self.parked is None and self.parked_at is not None and not self.own():
             yield Cause(kind="unknown", said="Parked keys could not be listed.", since=self.parked_at)
         yield from self.parked.find_causes() if self.parked else ()
 
     def own(self) -> tuple[Cause, ...]:
-        """Return the causes that keep the process's own work from going on."""
+        """Return the causes that keep this process itself from making progress, without those that only other processes have."""
         return merge_causes(of_own_work(self.at, self.instance, self.failing, self.mine))
 
     def causes(self) -> tuple[Cause, ...]:
-        """Return the causes that keep work from going on: each once, the worst first."""
+        """Return all known causes that keep work from going on, in this process and in others: each once, the worst first."""
         return merge_causes(self.find_causes())
 
     @property
     def unready(self) -> tuple[str, ...]:
-        """Return the reasons why the process is not ready; none if it is ready."""
+        """Return the reasons why this process is not ready. The tuple is empty if the process is ready."""
         ends = {Phase.DRAINING, Phase.ENDED} & {self.phase}
         return tuple(str(one) for one in self.causes() if one.unready and (not ends or one.kind in ends))
 
     def readiness(self) -> dict[str, Any]:
-        """Return what `/readyz` answers, as JSON."""
+        """Return the body of the answer to `/readyz`, as a dictionary for JSON."""
         reasons, causes = self.unready, [one.facts() for one in self.causes()]
         status = "unready" if reasons else "ready"
         return {"status": status, "phase": self.phase, "reasons": list(reasons), "causes": causes}
@@ -115,11 +116,13 @@ SnapshotT = TypeVar("SnapshotT", bound=State)
 
 class Vitals(Generic[SnapshotT]):
     """
-    The vitals that worker and consumer share. Only the hook may be called from other threads than that of the event loop.
+    Collects the health of a worker or a consumer from its records and polls. It is registered as a hook, so it is called with records.
+
+    Only the call with a record is safe in other threads than that of the event loop.
 
     Args:
-        settings: what it is named, and how long it may be without progress; it polls four times as often.
-        utcnow: the wall clock, for times that people read.
+        settings: the settings of the process, with its name and the time that it may be without progress.
+        utcnow: returns the wall-clock time, for times that people read.
     """
 
     name: str  # the kind of process, for texts to people
@@ -141,11 +144,13 @@ class Vitals(Generic[SnapshotT]):
         self._errors = RecentErrors()
         self.found_at_start: tuple[Cause, ...] = ()
         self.blind = set[str]()  # the polls whose last attempt failed
-        # for each failing subject: its cause, since when it fails, and until when that holds
+        # For each subject that fails: the cause, the time of its first failure, and the time at which the failure counts as over
         self._failing: dict[Hashable, tuple[Cause, float, float]] = {}
 
     def __call__(self, record: Record) -> None:
-        """Hear a record. Any thread may call: the watchdog of the event loop has its own."""
+        """
+        Update the health from a record. Any thread may call this: the watchdog of the event loop reports from a thread of its own.
+        """
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self, record)
             return
@@ -159,23 +164,23 @@ class Vitals(Generic[SnapshotT]):
         self._hear(record, self._loop.time())
 
     def _hear(self, record: Record, now: float) -> None:
-        """Learn from a record what only this kind of process learns."""
+        """Update the part of the health that only a worker or only a consumer has. Subclasses implement this."""
         raise NotImplementedError
 
     def snapshot(self) -> SnapshotT:
-        """Return the health now."""
+        """Return the current health. Subclasses implement this."""
         raise NotImplementedError
 
     def note_draining(self) -> None:
-        """Note that the process was asked to stop."""
+        """Note that the process was asked to stop, so that it counts as draining."""
         self._draining = True
 
     def note_end(self, error: BaseException | None) -> None:
-        """Note that the process has ended. Note the error if it did not drain."""
+        """Note that the process has ended, with the error that ended it, or None if it drained."""
         self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
     def note_parked(self, parked: ParkedSummary) -> None:
-        """Note the parked keys. Of very many keys, keep only the number."""
+        """Store the result of a poll of parked keys. If there are more than a hundred, keep their number and not the keys."""
         if len(parked.keys) > _MOST_KEYS:
             parked = replace(parked, keys=())
         self._parked = (parked, self._utcnow(), self._loop.time())
@@ -193,11 +198,13 @@ class Vitals(Generic[SnapshotT]):
         return sum(count for _, count in self._recent) / window
 
     def due_in(self, _what: str) -> float:
-        """Return after how many seconds, at the latest, the next poll of a subject is due."""
+        """
+        Return in how many seconds, at the latest, a subject has to be polled again. Infinity means that the usual interval is enough.
+        """
         return math.inf
 
     def _unseen(self, polled_at: float, what: str) -> timedelta:
-        """Return how long a poll has failed, or has had no answer for too long. Return zero while it succeeds."""
+        """Return the time since a subject was last polled successfully if its polls fail or get no answer. Otherwise return zero."""
         since = timedelta(seconds=self._loop.time() - polled_at)
         away = "heartbeats" in self._failing  # these polls time out sooner
         late = since > self.poll_interval + (self.poll_interval if away else self.stalled_after)
@@ -205,8 +212,14 @@ class Vitals(Generic[SnapshotT]):
 
     def fails(self, what: Hashable, cause: Cause, *, lasts: float = math.inf) -> bool:
         """
-        Note that something fails, until it works or for so many seconds. As long as it made the process unready, it goes on doing so.
-        Return whether this is news.
+        Note that a subject fails. Return whether it did not fail before.
+
+        If an earlier failure of the subject made the process unready, the process stays unready until the subject works again.
+
+        Args:
+            what: the subject, such as a lane or a poll.
+            cause: why it fails.
+            lasts: after how many seconds the failure counts as over. Defaults to never: only `works` ends it.
         """
         now, since = self._loop.time(), cause.since or self._utcnow()
         news = what not in self._failing
@@ -216,18 +229,24 @@ class Vitals(Generic[SnapshotT]):
         return news
 
     def lasting(self, what: Hashable) -> Iterator[Cause]:
-        """Yield the causes that have lasted too long, which makes the process unready."""
+        """Yield the cause of a subject that has failed for longer than OUTBOX_STALLED_SECONDS, marked as making the process unready."""
         for cause, began_at, _ in [self._failing[what]] if what in self._failing else ():
             if self._loop.time() - began_at > self._stalled_seconds:
                 yield replace(cause, stands=True, unready=True)
 
     def works(self, what: Hashable, *, so: bool = True) -> None:
-        """Note that something works again, if it had failed."""
+        """Note that a subject works, so that its failure is over. With `so=False`, do nothing."""
         if so:
             self._failing.pop(what, None)
 
     def _state(self, failing: Iterable[Cause], *, starting: bool) -> dict[str, Any]:
-        """Return the part that each snapshot has. `failing` has further causes, which this kind of process knows."""
+        """
+        Return the fields that the snapshots of workers and consumers share.
+
+        Args:
+            failing: causes that only a worker or only a consumer finds, to be added.
+            starting: whether the process is still starting.
+        """
         phase, said = Phase.STARTING if starting else Phase.RUNNING, ""
         if self._draining:
             phase, said = Phase.DRAINING, f"The {self.name} is draining."
@@ -256,7 +275,7 @@ class Vitals(Generic[SnapshotT]):
 
 
 def summarize_parked(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSummary:
-    """Summarize the parked keys that were listed. One key that cannot be read hides no other."""
+    """Summarize a list of parked keys. Keys that cannot be read are counted, and listed apart with their errors."""
     keys = tuple(key for key in listed if isinstance(key, ParkedKey))
     unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
     return ParkedSummary(

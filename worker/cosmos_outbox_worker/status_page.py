@@ -1,5 +1,5 @@
 """
-The status page: what a worker or a consumer knows, from the templates beside this file; trouble first. It reads without a script.
+The status page: render the health of a worker or a consumer as HTML, with problems first. The page works without JavaScript.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
 _MOST_CHARACTERS = 500
-# Control characters, except tab and newline, steer the terminal of a reader who fetches the page. The marks, embeddings, overrides
-# and isolates of the bidirectional algorithm turn round the text after them.
+# These characters are replaced on the page. Control characters, except tab and newline, can change the terminal of a reader who fetches
+# the page with curl. The control characters of bidirectional text can show the text after them in reverse.
 _CONTROLS = (*range(9), *range(11, 32), *range(0x7F, 0xA0))
 _TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
@@ -35,14 +35,13 @@ def page_of(
     snapshot: State, container: str | None = None, *, key: str | None = None, found: KeyReport | None = None
 ) -> str:
     """
-    Return the page of a worker or a consumer. For workers of several containers, return the page of all, or of the one that the
-    reader asks for.
+    Return the HTML of the status page of a worker or a consumer.
 
     Args:
-        snapshot: its health.
-        container: that is asked for.
-        key: that is asked for, "" for none. Defaults to None: the page has no form that asks for one.
-        found: what became of it.
+        snapshot: the health of the worker or consumer, or of the workers of several containers.
+        container: the container to show, if there are several. Defaults to None: an overview of all containers.
+        key: the partition key that the reader asked for, "" if none. Defaults to None: the page has no form that asks for a key.
+        found: what became of that key.
     """
     option = ""
     if isinstance(snapshot, Snapshots) and container is not None and container in snapshot.of:
@@ -83,7 +82,7 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
 def _state(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
     if worker == snapshot.instance:
         return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
-    # An older worker, or a program of another kind, is known only by its leases.
+    # A worker without heartbeats, of an old version or of another SDK, is known only from the leases that it owns.
     state = other.state(owns=owns) if other else ""
     return state, f"{duration_text(other.silent_for)} ago" if other else "by its leases"
 
@@ -107,6 +106,6 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": clock_time}
 _TEMPLATES.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
-# The broker would refuse it again after a release
+# The templates use this test to tell that an event is too large: the broker would refuse it again after a release.
 _TEMPLATES.tests["too_large"] = re.compile("too large|exceeds the limit|message-size-exceeded").search
 _TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": readable_time}

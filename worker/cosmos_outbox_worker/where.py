@@ -1,9 +1,12 @@
 """
-Where: what became of one key: its last commit, what is sent and what waits, what is parked and why; of a consumer, what it handled.
+Where: find out what became of the events or messages of one partition key, for `cosmos-outbox where` and the status page.
 
-The order of the reads decides what may be said: the documents of the key, then its lease, then the feed behind that lease, then what is parked.
-So what is committed meanwhile is missing, what is passed or parked meanwhile is told as it is now, and nothing that waits counts as sent: but
-for a commit of this very moment, which the replica that answered for the feed may not have yet.
+The answer names the last commit of the key, the events that are sent or wait, and those that are parked and why; of a consumer, the
+messages that it handled.
+
+The reads are in this order: the documents of the key, then its lease, then the change feed behind that lease, then the parked store. So an
+event that is committed during the reads may be missing from the answer, but no event that waits is reported as sent. The only exception is
+an event that was committed just before: the replica that answered for the change feed may not have it yet.
 """
 
 from __future__ import annotations
@@ -37,9 +40,12 @@ _FIELDS = "c.id, c.type, c._ts, c.version, c.meta, c.data.action, c.messageId"  
 @dataclass(frozen=True, slots=True)
 class KeyReport:
     """
-    The answer about a key: as programs read it, as sentences, and as a row for each event or message, the newest first.
+    The answer about a partition key.
 
-    known: anything is stored of it; else a sentence says that nothing is.
+    facts: the answer as a dictionary for JSON.
+    said: the answer as sentences for people.
+    rows: a row for each event or message, newest first.
+    known: whether anything is stored for the key. If not, the only sentence says so.
     """
 
     facts: Mapping[str, Any]
@@ -48,16 +54,18 @@ class KeyReport:
     known: bool = True
 
 
-# Searches by a key and, if there are several, a container.
+# A function that finds out what became of a key. Its arguments are the key and, if there are several, the container.
 Search = Callable[[str, str | None], Awaitable[KeyReport]]
-# A lease (None if the range of the key has none), the ids of the events that wait behind it, and whether there may be more
+# The lease of a key's range (None if there is none), the ids of the key's events that wait behind the lease's position, and whether more
+# events may wait
 Behind = tuple[Lease | None, frozenset[str], bool]
 
 
 def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitable[KeyReport | None]]:
     """
-    Return a search of which only one runs at a time, so that strangers can use few request units. If it fails, the answer is one
-    sentence that says so.
+    Wrap a search so that only one runs at a time. This limits the request units that clients of the status page can use up.
+
+    If the search fails or takes too long, the answer is a report with one sentence that says so.
     """
     room = asyncio.Semaphore()
 
@@ -76,10 +84,10 @@ def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitabl
 
 async def find_events(outbox: Connection, text: str) -> KeyReport:
     """
-    Find out what became of the events of the key that an operator named.
+    Find out what became of the events of a partition key that an operator typed.
 
     Raises:
-        UsageError: the container has no such keys.
+        UsageError: the text does not fit the partition key paths of the container.
         OutboxError: a container is missing, refuses or does not answer.
     """
     key = await outbox.key_of(text)
@@ -98,14 +106,16 @@ async def find_messages(
     outbox: Connection, consumer: str, source: str, text: str, waits: Sequence[str] = ()
 ) -> KeyReport:
     """
-    Find the messages of a key that a consumer of a source remembers, and those that it parked; otherwise as `find_events`.
+    Find the messages of a partition key that a consumer remembers in its inbox, and those that it parked.
+
+    Errors are those of `find_events`.
 
     Args:
-        outbox: of its effects.
-        consumer: its name.
-        source: as `topic/subscription`, or the queue.
-        text: names the key.
-        waits: what its process knows to wait. Defaults to nothing.
+        outbox: the connection to the container in which the consumer commits.
+        consumer: the name of the consumer.
+        source: where its messages come from: `topic/subscription`, or the queue.
+        text: the key as the operator typed it.
+        waits: sentences about messages that wait, as the consumer process knows. Defaults to none.
     """
     values, key = {"@type": INBOX_TYPE, "@consumer": consumer}, await outbox.key_of(text)
     text = key_text(key)
@@ -130,7 +140,16 @@ def of_events(
     parked: ParkedKey | None,
     records: Mapping[str, ParkedEvent],
 ) -> KeyReport:
-    """Return what became of the events of a key. `records` are its documents in the parked store."""
+    """
+    Return the report about a key from what was read of it.
+
+    Args:
+        key: the key.
+        stored: the key's entities and events in the data container.
+        behind: the lease of the key's range, and the events that wait behind it.
+        parked: the parked key; None if the key is not parked.
+        records: the documents of the events in the parked store, by event id.
+    """
     lease, left, more = behind
     waits, unseen = left - records.keys(), "unknown" if lease is None or more else "sent"
 
@@ -175,7 +194,7 @@ def _report(facts: Mapping[str, Any], said: Sequence[str], rows: Any, known: boo
 async def _newest(
     outbox: Connection, key: PartitionKey, where: str, values: Mapping[str, Any]
 ) -> Sequence[Document]:
-    """Return the newest documents of a key. Every container has an index on `id` and `_ts`."""
+    """Return the newest documents of a key. The query sorts by `_ts`, which every container has in its index."""
     sql = f"SELECT TOP {_MOST_DOCUMENTS} {_FIELDS} FROM c WHERE {where} ORDER BY c._ts DESC"  # noqa: S608 - texts of ours
     page = CosmosStore(outbox.data).query(
         sql, values, partition_key=key, page_size=_MOST_DOCUMENTS, continuation=None
@@ -189,7 +208,7 @@ async def _behind(outbox: Connection, key: PartitionKey) -> Behind:
     covering = [one for one in leases if one.range is not None and one.range.overlaps(place)]
     if not covering:
         return None, frozenset(), False
-    # While a split is unfinished, take the lease that is behind: an event that waits must not count as sent.
+    # During a split, two leases may cover the key's range. Take the one whose position is lower, so that no waiting event counts as sent.
     lease = min(covering, key=lambda one: lsn_of(one.continuation) or 0)
     read = partial(outbox.feed.read_page, place, container_rid=container.container_rid, start=start_of(lease))
     ids, position = set[str](), lease.continuation

@@ -1,5 +1,5 @@
 """
-Worker health: how a worker is at one moment, and each lease in words; page, probes and metrics read it.
+Worker health: collect from records and polls whether a worker makes progress, for the status page, the probes and the metrics.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ _STARTING = Cause(kind="starting", said="The worker has not seen the leases yet.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
     """
-    A lease of any worker. `trouble` is set if an operator should look at it.
+    A lease of this worker or of another one, as the status page shows it.
 
-    lag: what waits; None where that is unknown.
+    lag: how much waits in the range of the lease; None if that is unknown.
+    state: the state of the lease in a few words.
+    trouble: whether an operator should look at the lease.
     """
 
     token: str
@@ -44,15 +46,17 @@ class LeaseView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(State):
     """
-    The health of a worker at one moment.
+    The health of a worker at one moment, for probes, the status page and metrics.
 
-    lag: of all leases of the processor, as of the last poll; None before the first.
-    unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
-    ceiling: how many messages a second it may send; None for no limit.
-    held: for how long that has held sends back without a pause.
-    event_ttl: how long events live, so how late they may be sent.
-    others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
-    of_fleet: a sentence on each alarm about the fleet as a whole, and on each setting in which its workers differ.
+    lag: how much waits in the range of each lease of the processor, at the last poll; None before the first poll.
+    lag_at: the time of the last poll of the lag.
+    unseen: the time for which polls of the lag have failed; zero while they succeed. Waiting changes are older by this time than `lag`
+        says, and there may be more of them.
+    ceiling: how many messages a second the worker may send; None if there is no limit.
+    held: the time for which the ceiling has held messages back without a pause.
+    event_ttl: the time to live of events. An event that is not sent within this time is lost.
+    others: the heartbeats of the other workers; None before the first poll of them, and while these polls fail.
+    of_fleet: a sentence for each alarm about the fleet, and for each setting in which its workers differ.
     """
 
     processor: str
@@ -84,8 +88,8 @@ class Snapshot(State):
 
     def leases(self) -> list[LeaseView]:
         """
-        Return all leases, those that need a look first. The worker's own leases are as it knows them, the others as the last poll
-        found them.
+        Return all leases for the status page, those in trouble first. The state of the worker's own leases is current. The other
+        leases are as the last poll found them.
         """
         stopped = {what: one for one in reversed(self.causes()) for _, what in one.stops}
         polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
@@ -101,7 +105,7 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                # Each lease shows by itself whether it lies ahead: each lies at another place.
+                # A lease that is ahead of its range shows its own error, because each such lease has another position.
                 error=(lag and lag.ahead) or (_brief(cause) if cause else error or ""),
                 trouble=bool(cause or error or self.unseen),
                 lag=None if self.unseen else lag,
@@ -118,14 +122,14 @@ class Snapshot(State):
             if lag.owner == self.instance:
                 state = "no longer of this worker"  # the worker knows this before the next poll does
             views.append(view(lag.token, lag.owner, state, lag))
-        # the tokens of partitions are numbers
+        # Sort tokens by length first: the tokens of partitions are numbers, so "9" has to come before "10".
         return sorted(views, key=lambda view: (not view.trouble, len(view.token), view.token))
 
 
 def _brief(cause: Cause) -> str:
     """
-    Return what the line of a lease says of a cause. If the cause stops several leases, that is the shorter text: the full one stands
-    above.
+    Return the text about a cause for the row of a lease. If the cause stops several leases, return the shorter of its two texts,
+    because the top of the page has the full text.
     """
     texts = filter(None, (cause.said, cause.words["what"]))
     return next(texts, "") if len(cause.stops) == 1 else min(texts, key=len, default="")
@@ -140,7 +144,7 @@ def _state(status: LeaseStatus) -> str:
 
 
 class WorkerVitals(Vitals[Snapshot]):
-    """The vitals of a worker."""
+    """Collects the health of a worker from its records and polls. It is registered as a hook of the worker."""
 
     name = "worker"
     processor: Any = None  # for several containers, one processor may not be open yet
@@ -155,7 +159,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
         self.fleet = FleetWatch(settings)
-        # The oldest age by lease, and when it was seen
+        # For each lease: the age of the oldest waiting change, and the time at which it was read
         self._ages: dict[str, tuple[timedelta, float]] = {}
 
     def _hear(self, record: Record, now: float) -> None:
@@ -175,12 +179,12 @@ class WorkerVitals(Vitals[Snapshot]):
         self.fleet.note_record(record, now)
 
     def note_restart(self) -> None:
-        """Note that the worker ended and will be tried again. The next record says why."""
+        """Note that the worker failed and will be started again. The record that follows has the error."""
         self._end, self._balanced_at, self.processor = "", None, None
         self.fails("leases", _STARTING)
 
     def note_lag(self, lag: Lag) -> None:
-        """Note the result of a poll for what waits."""
+        """Store the result of a poll of the lag, and note whether the leases have disappeared."""
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
         if lag.leases:
@@ -195,7 +199,7 @@ class WorkerVitals(Vitals[Snapshot]):
         }
 
     def heartbeat(self) -> Heartbeat:
-        """Return what other workers are to know of this worker."""
+        """Return the heartbeat of this worker, from which other workers learn its state."""
         now = self.snapshot()
         return Heartbeat(
             worker=now.instance,
@@ -208,13 +212,19 @@ class WorkerVitals(Vitals[Snapshot]):
         )
 
     def note_workers(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
-        """Note the workers, this one first, and those of other processors. Return the alarms about the fleet."""
+        """
+        Store the result of a poll of the heartbeats, and return the alarms that this worker raises about the fleet.
+
+        Args:
+            fleet: the heartbeats of the workers of this processor, this worker's first.
+            strangers: the heartbeats of workers of other processors of the same container.
+        """
         self._others = (fleet[1:], self._loop.time())
         self.fleet.compare(fleet, strangers, self._loop.time())
         return self.fleet.alarms
 
     def due_in(self, what: str) -> float:
-        # As soon as a worker whose heartbeat is missing becomes silent
+        # If a worker's heartbeat is late, poll again at the moment at which the worker would count as silent.
         others = self._others[0] if self._others and what == WORKERS else ()
         return min((one.silent_in for one in others if one.overdue), default=super().due_in(what))
 
@@ -264,7 +274,8 @@ class WorkerVitals(Vitals[Snapshot]):
             yield Cause(kind="ceiling", said=said, since=self._held_since)
 
     def _with_ages_now(self, lag: Lag, polled_at: float) -> Lag:
-        # Changes that waited in an unreadable range are older by now. If none waited at the last read, one may wait by now.
+        # If a range could not be read, add the time since it was last read to the age of its oldest change. If no change waited then,
+        # assume that one has waited since.
         leases = []
         for one in lag.leases:
             age, seen_at = self._ages[one.lease]
