@@ -1,5 +1,5 @@
-# A script of an image, not a module of a package.
-"""Health probe of an image without curl: print what the URL answers; exit 0 if that is success, else 1."""
+# This is a script that is copied into a container image. It is not a module of a package.
+"""Health probe for a container image without curl: request a URL, print the answer, and exit with 0 on success, otherwise with 1."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TIMEOUT_SECONDS = 4  # shorter than the health check's own timeout, so that the 
 
 
 def main(url: str) -> int:
-    """Ask once. An answer from 400 on counts as unhealthy, as does no answer."""
-    # A proxy that the environment names cannot reach the container's own loopback.
+    """Request the URL once, and return the exit code. A status of 400 or more, or no answer, counts as unhealthy."""
+    # Use no proxy, even if the environment names one: a proxy cannot reach the loopback address of this container.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:

@@ -23,13 +23,13 @@ def test_a_name_may_stand_for_a_consumer_or_a_function_that_returns_one():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (MODULE, "say package.module:consumer"),
-        (f"{MODULE}:", "say package.module:consumer"),
-        (":consumer", "say package.module:consumer"),
+        (MODULE, "write package.module:consumer"),
+        (f"{MODULE}:", "write package.module:consumer"),
+        (":consumer", "write package.module:consumer"),
         ("nowhere:consumer", "There is no module 'nowhere'"),
         ("tests.service.nowhere:consumer", "There is no module 'tests.service.nowhere'"),
         (f"{MODULE}:consumr", f"Did you mean {MODULE}:consumer?"),
-        (f"{MODULE}:number", "is 3, and has to be a Consumer"),
+        (f"{MODULE}:number", "is 3. It has to be a Consumer"),
         (f"{MODULE}:Invoice", "has to be a Consumer"),
         (f"{MODULE}:awaited", "plain function"),
     ],

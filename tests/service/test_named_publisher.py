@@ -85,13 +85,13 @@ async def test_each_supported_kind_of_function_opens_a_publisher(name: str):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (MODULE, "say package.module:publisher"),
+        (MODULE, "write package.module:publisher"),
         (f"{MODULE}:plane", f"Did you mean {MODULE}:plain?"),
-        (f"{MODULE}:number", "is 3, and has to be a function that takes the topic and the lanes"),
+        (f"{MODULE}:number", "is 3. It has to be a function that takes the topic and the lanes"),
         (f"{MODULE}:failing", "raised KeyError('BROKER_URL') in"),
         (f"{MODULE}:nothing", "opened None, which is no publisher"),
         (f"{MODULE}:Blocking", "and `async def publish(lane, messages)`"),
-        (f"{MODULE}:without_lanes", "which is no publisher: one has `lanes`, at least 1"),
+        (f"{MODULE}:without_lanes", "which is no publisher: a publisher has `lanes`, at least 1"),
     ],
 )
 async def test_the_error_for_an_unusable_publisher_is_one_sentence(name: str, said: str):

@@ -68,7 +68,7 @@ BALANCING = (
         ("COSMOS_ENDPOINT", "https://b.example", f"COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT: {TWICE}"),
         ("SERVICEBUS_NAMESPACE", "b.example", f"OUTBOX_SERVICEBUS_NAMESPACE: {TWICE}"),
         ("COSMOS_CONNECTION_STRING", "AccountEndpoint=http://h/;AccountKey=not base64;",
-         "OUTBOX_COSMOS_CONNECTION_STRING: its AccountKey is not base64; copy it again"),
+         "OUTBOX_COSMOS_CONNECTION_STRING: its AccountKey is not base64; copy the key again"),
         ("COSMOS_CONNECTION_STRING", "AccountEndpoint=http://h/;AccountKey=;", "it lacks AccountKey=…"),
         ("STALLED_SECONDS", "25.9", BALANCING.format(26)),
         ("LEASE_EXPIRATION_SECONDS", "300", BALANCING.format(130)),

@@ -1,10 +1,13 @@
 """
-The worker: a process that relays events, or has a consumer handle messages; alone, or inside another program.
+The worker and the consumer process: run them as programs of their own, or inside another program.
 
-Read in this order: `main` (a process from its settings to its exit code), `settings`, `worker_assembly` (a worker put together) and
-`several_containers` (several workers in one process), `consumer_assembly` (a consumer), `program` (what both have in common), `connection`, `backlog_polls`, `shared_health` (what both know of
-themselves), `worker_health` (with `heartbeats` and `fleet_differences`), `consumer_health`, `http_server`, `status_page`, `metric_series`, `telemetry` and `version`; then `doctor` (what the
-resources should be) and `cli` (the command `cosmos-outbox`).
+A worker sends the events of a container to Service Bus. A consumer process receives messages and calls a consumer's handlers.
+
+Read in this order: `main` (a process from its settings to its exit code), `settings`, `worker_assembly` (how a worker is built),
+`several_containers` (several workers in one process), `consumer_assembly` (how a consumer process is built), `program` (what workers and
+consumer processes have in common), `connection`, `backlog_polls`, `shared_health` (the part of health that both have),
+`worker_health` (with `heartbeats` and `fleet_differences`), `consumer_health`, `http_server`, `status_page`, `metric_series`,
+`telemetry` and `version`; then `doctor` (checks of the Azure resources) and `cli` (the command `cosmos-outbox`).
 
     from cosmos_outbox_worker import running_worker
 
@@ -46,12 +49,12 @@ __all__ = [
     "running_worker",
     "running_workers",
 ]
-# The modules in which an exported name is looked for; those that load OpenTelemetry come last.
+# `__getattr__` looks for an exported name in these modules, in this order. The modules that load OpenTelemetry come last.
 _MODULES = ("settings", "consumer_settings", "worker_assembly", "consumer_assembly", "several_containers")
 
 
 def __getattr__(name: str) -> object:
-    # Names are loaded on demand: the command line reads the settings and does not need OpenTelemetry.
+    # Import a module only when one of its names is used: the command line needs the settings, but not OpenTelemetry.
     for module in _MODULES if name in __all__ else ():
         if hasattr(found := import_module(f"{__name__}.{module}"), name):
             return getattr(found, name)

@@ -1,4 +1,4 @@
-"""`python -m cosmos_outbox_worker`: the command, where its script is not on the path."""
+"""Run the command line as `python -m cosmos_outbox_worker`, for machines on which the script `cosmos-outbox` is not on the PATH."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Connection: the clients, containers, publisher and parked store that the settings name, for the worker and for commands.
+Connection: open the clients, containers, publisher and parked store that the settings name, for workers, consumers and commands.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from cosmos_outbox_worker.settings import Settings, require_service_bus, require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The open Cosmos DB side of an outbox. `service_bus` opens the other side."""
+    """The open Cosmos DB client of an outbox, with its containers. Its methods open Service Bus and the stores when they are needed."""
 
     settings: Settings
     client: CosmosClient
@@ -60,33 +60,33 @@ class Connection:
     ceiling: Ceiling | None
 
     def to(self, settings: Settings) -> Connection:
-        """Return the connection to another container of the database, by the same client."""
+        """Return a connection with other settings, such as another container, that shares this one's client, credential and ceiling."""
         return _connection(settings, self.client, self.credential, self.ceiling)
 
     async def prefix(self) -> str:
         """
-        Return the beginning of the ids of the processor's leases.
+        Return the prefix with which the ids of the processor's lease documents begin.
 
         Raises:
-            ConfigurationError: a container is missing, or there are leases under another name of the account.
+            ConfigurationError: a container is missing, or leases exist under another host name of the account.
         """
-        # The lease container first: if the database is missing, the error names this container.
+        # Read the lease container first, so that the error names the lease container if the whole database is missing.
         await self.leases.partitioned_by_id()
         processor = self.settings.processor_name
         return await own_prefix(await self.feed.describe(), processor_name=processor, leases=self.leases)
 
     @property
     def fleet(self) -> Fleet:
-        """Return the heartbeats of the processor's workers."""
+        """Return the object that reads and writes the heartbeats of the processor's workers."""
         return Fleet(self.leases, processor=self.settings.processor_name, container=self.settings.container)
 
     async def key_of(self, text: str) -> PartitionKey:
         """
-        Return the partition key that an operator named.
+        Parse a partition key that an operator typed.
 
         Raises:
-            UsageError: the container has no such keys.
-            ConfigurationError: it is missing, or cannot hold an outbox.
+            UsageError: the text does not fit the partition key paths of the container.
+            ConfigurationError: the container is missing, or cannot hold an outbox.
         """
         try:
             return (await self.feed.describe()).key_paths.parse(text)
@@ -94,23 +94,32 @@ class Connection:
             raise UsageError(str(error)) from None
 
     async def others(self) -> tuple[str, ...]:
-        """Return the other processors that have leases of the container."""
+        """Return the names of other processors that have leases for the same container."""
         name = self.settings.processor_name
         return await others_on(await self.feed.describe(), processor_name=name, leases=self.leases)
 
     async def others_alone(self) -> tuple[str, ...]:
-        """Return the other processors that have leases if this one has none: its name is misspelled, or its workers never started."""
+        """
+        Return the names of other processors that have leases, but only if this processor has none. In that case
+        OUTBOX_PROCESSOR_NAME may be misspelled, or the workers of this processor never started.
+        """
         return () if (await self.leases.list(f"{await self.prefix()}..")).documents else await self.others()
 
     async def lag(self, expiration: timedelta, processor: str | None = None) -> Lag:
-        """Return the lag of the processor, or of another one. A lease that was not written for this long counts as free."""
+        """
+        Estimate how many transactions wait in each range of this processor, or of the named one.
+
+        A lease that was not written for longer than `expiration` counts as free.
+        """
         name = processor or self.settings.processor_name
         return await estimate_lag(name, feed=self.feed, leases=self.leases, expiration=expiration)
 
     async def find_unserved_processors(self, expiration: timedelta) -> Mapping[str, int]:
         """
-        Return the other processors for which changes wait and no worker works, with the number of changes. If this processor began at
-        `now` in the place of one of them, these changes are not sent.
+        Return the other processors that have no worker but waiting changes, with the number of changes.
+
+        This is asked only if OUTBOX_START is `now`. If this processor has replaced one of these processors, for instance because
+        OUTBOX_PROCESSOR_NAME was changed, the waiting changes are never sent.
         """
         left = dict[str, int]()
         for other in await self.others() if self.settings.start is StartFrom.NOW else ():
@@ -121,19 +130,19 @@ class Connection:
 
     async def store(self) -> CosmosStore:
         """
-        Return the store of the entities and events.
+        Open the store of the entities and events.
 
         Raises:
-            ConfigurationError: the container is missing or cannot be used.
+            ConfigurationError: the container is missing, or cannot hold an outbox.
         """
         return await open_store(self.client, self.settings.cosmos_database, self.settings.cosmos_container)
 
     async def parked_store(self) -> CosmosParked:
         """
-        Return the parked store.
+        Open the parked store.
 
         Raises:
-            ConfigurationError: the settings name no container for it, or one that cannot be used.
+            ConfigurationError: OUTBOX_PARKED_CONTAINER is not set, or its container is missing or cannot be used.
         """
         if self.settings.parked_container is None:
             raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
@@ -141,25 +150,25 @@ class Connection:
 
     async def parked_keys(self, publisher: Publisher | None = None) -> ParkedKeys:
         """
-        Return the parked keys of the processor; a release needs the publisher.
+        Return the object that lists, releases and drops the parked keys of the processor. Only a release needs the publisher.
 
         Raises:
-            ConfigurationError: the settings name no container for them, or one that cannot be used.
+            ConfigurationError: OUTBOX_PARKED_CONTAINER is not set, or its container is missing or cannot be used.
         """
         events = CosmosStore(self.data, (await self.feed.describe()).key_paths)
         send = None if publisher is None else resending(publisher, events=events)
         return ParkedKeys(await self.parked_store(), send, scope=await self.scope())
 
     async def scope(self) -> Scope:
-        """Return the scope of the processor's parked keys."""
-        # The resource id is read each time, because a container that is created again has another one.
+        """Return the scope under which the processor's keys are parked: the processor's name and the container's resource id."""
+        # Read the resource id each time: a container that was deleted and created again has another one.
         container = await self.feed.describe()
         return Scope(processor=self.settings.processor_name, container=container.container_rid)
 
     @asynccontextmanager
     async def service_bus(self) -> AsyncIterator[ServiceBusClient]:
         """
-        Open the Service Bus client.
+        Open the Service Bus client for as long as the block lasts.
 
         Raises:
             ConfigurationError: the settings do not name a topic and its namespace.
@@ -176,10 +185,14 @@ class Connection:
         self, settings: ConsumerSettings, *, notify: Hook = log_hook
     ) -> AsyncIterator[Subscription]:
         """
-        Open the subscription or queue of a consumer. `notify` hears if the SDK takes over from the lean receiver.
+        Open the subscription or queue of a consumer for as long as the block lasts.
+
+        Args:
+            settings: name the subscription or queue, and the receiver.
+            notify: receives a record if the lean receiver is given up and the SDK's receiver takes its place.
 
         Raises:
-            ConfigurationError: the settings do not name its namespace.
+            ConfigurationError: the settings do not name the Service Bus namespace, or the lean receiver is not installed.
         """
         receiver: Callable[..., Any] = ServiceBusSubscription
         if settings.receiver == "amqp":
@@ -199,18 +212,19 @@ class Connection:
         notify: Hook = log_hook,
     ) -> AsyncIterator[Topics]:
         """
-        Open the topics of the routes: of Service Bus, or by the publisher that the settings name. Messages to them have the format of
-        the settings.
+        Open a publisher to each topic of the routes for as long as the block lasts.
+
+        The publishers are those of Service Bus, or those of OUTBOX_PUBLISHER. Messages have the format of OUTBOX_MESSAGE_FORMAT.
 
         Args:
-            lanes: ordered streams to each topic.
-            ceiling: of messages a second. Defaults to that of the process.
-            around: returns what surrounds each send to a topic, for the broker in the publisher's word, the host of the namespace and the
-                topics. Defaults to nothing.
+            lanes: how many ordered streams each topic gets.
+            ceiling: the most messages a second. Defaults to the ceiling of the process.
+            around: returns a context manager that encloses each send, such as one that makes a span. It is called with the kind of
+                broker, the host of the namespace and the topics. Defaults to none.
             notify: receives the records of publishers. Defaults to logging them.
 
         Raises:
-            ConfigurationError: the settings do not name a topic and its namespace, or name no publisher.
+            ConfigurationError: the settings do not name a topic and its namespace, or OUTBOX_PUBLISHER cannot be opened.
         """
         settings, routes = self.settings, self.settings.topics
         options: Any = {"batch_scope": settings.batch_scope, "sdk_only": settings.sdk_only, "notify": notify}
@@ -236,7 +250,7 @@ class Connection:
 
     @property
     def namespace(self) -> dict[str, Any]:
-        """Return how to reach the Service Bus namespace, as arguments that each adapter takes."""
+        """Return the keyword arguments with which each Service Bus adapter reaches and signs in to the namespace."""
         return {
             "connection_string": _text(self.settings.servicebus_connection_string),
             "namespace": self.settings.servicebus_namespace,
@@ -249,11 +263,17 @@ async def open_connection(
     settings: Settings, *, answered: Answered | None = None, opening_seconds: float | None = None
 ) -> AsyncIterator[Connection]:
     """
-    Open the Cosmos DB side of the outbox that the settings name. `answered` hears each answer. `opening_seconds` is how long to try;
-    by default, as long as the SDK does.
+    Open the Cosmos DB client and the containers that the settings name, for as long as the block lasts.
+
+    Args:
+        settings: name the account and the containers.
+        answered: called with each answer of Cosmos DB.
+        opening_seconds: how long to try to reach the account. Defaults to the time that the SDK tries.
 
     Raises:
-        ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
+        ConfigurationError: the account cannot be used.
+        AccessDenied: the account refuses this program.
+        StoreUnavailable: the account does not answer.
     """
     async with AsyncExitStack() as stack:
         credential = None
@@ -306,10 +326,10 @@ def _connection(
 
 def lean_receiver() -> ModuleType:
     """
-    Return the package of the lean receiver. It is a distribution that needs the library, so the worker imports it on demand.
+    Import the package of the lean receiver. It is a distribution of its own, so it may not be installed.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: the package is not installed.
     """
     try:
         return import_module("cosmos_outbox_amqp")
@@ -317,16 +337,16 @@ def lean_receiver() -> ModuleType:
         if error.name != "cosmos_outbox_amqp":
             raise
         raise ConfigurationError(
-            "OUTBOX_RECEIVER: `amqp` is a distribution of its own: pip install 'cosmos-outbox[amqp]'"
+            "OUTBOX_RECEIVER: the receiver `amqp` is not installed: pip install 'cosmos-outbox[amqp]'"
         ) from None
 
 
 def https_proxy(host: str) -> str | None:
     """
-    Return the URL of the proxy that the environment names for Service Bus: its SDK does not look for one.
+    Return the URL of the proxy that the environment names for a Service Bus host, because the Service Bus SDK does not look for one.
 
     Raises:
-        ConfigurationError: it is none; the error does not quote it, for it may hold a password.
+        ConfigurationError: the value is no URL. The error does not show the value, which may contain a password.
     """
     named = proxy_for("https", host)
     url = named if named is None or "://" in named else f"http://{named}"

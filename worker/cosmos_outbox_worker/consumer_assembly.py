@@ -1,5 +1,5 @@
 """
-Consumer assembly: the composition root of a consumer; a process of its own, or part of another program, runs what it yields.
+Consumer assembly: build a running consumer from its settings, for the command `consume` or for another program that embeds it.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ from cosmos_outbox_worker.shared_health import PARKED, summarize_parked
 from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
-# Seconds beside all attempts at a message: for requests to the stores, and for a store that is away.
+# How much longer than all attempts at a message its handling may take: for requests to Cosmos DB, and for a short outage of it.
 _MARGIN = timedelta(minutes=2)
 
 _logger = logging.getLogger("consumer")
 
 
 class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
-    """A consumer with all its parts: it receives messages and has its handlers process them."""
+    """A consumer process with all its parts: it receives messages from Service Bus and calls the consumer's handlers with them."""
 
 
 def running_consumer(
     consumer: ConsumerSource, settings: ConsumerSettings | None = None, *, serve_health: bool = False
 ) -> AbstractAsyncContextManager[RunningConsumer]:
     """
-    Run a consumer inside another program. The end of the block drains the consumer.
+    Run a consumer inside another program for as long as the block lasts. The end of the block drains the consumer.
 
-    Installs no signal handlers and configures no logs. A consumer that fails ends; its snapshot is then unready and says why.
+    This installs no signal handlers and does not configure logging. If the consumer fails, it ends, and its snapshot is unready and
+    says why.
 
     Args:
-        consumer: or a function that takes the outbox and returns one.
-        settings: Defaults to those of the environment.
-        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+        consumer: the consumer, or a function that takes the outbox and returns a consumer.
+        settings: the settings. Defaults to those of the environment.
+        serve_health: whether to listen on OUTBOX_HEALTH_PORT. Defaults to False.
 
     Raises:
-        ConfigurationError: the settings, or what they name, cannot be used.
-        OutboxError: at the end of the block, what ended the consumer before.
+        ConfigurationError: a setting, or a resource that a setting names, cannot be used.
+        OutboxError: the consumer failed inside the block. The error is raised at the end of the block.
     """
     settings = settings or load_consumer()
     return running(assemble_consumer(consumer, settings), settings, serve_health=serve_health)
@@ -63,10 +64,12 @@ async def assemble_consumer(
     source: ConsumerSource, settings: ConsumerSettings, *, named: str = ConsumerVitals.named
 ) -> AsyncIterator[RunningConsumer]:
     """
-    Open all that the settings name, yield the consumer, and close all again.
+    Open the resources that the settings name, yield a consumer that is ready to run, and close the resources at the end.
 
     Args:
-        named: how commands name the consumer, for those that the page shows.
+        source: the consumer, or a function that takes the outbox and returns a consumer.
+        settings: the settings of the consumer.
+        named: the `module:name` of the consumer, for the commands that the status page shows to operators.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
@@ -127,7 +130,7 @@ async def assemble_consumer(
 
 
 def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:
-    """Return the options of the session processor, as the settings say."""
+    """Return the options of the session processor that follow from the settings and from the consumer's retry policy."""
     return SessionOptions(
         max_concurrent_sessions=settings.concurrent_sessions,
         max_handling=2 * consumer.policy.longest_handling + _MARGIN,

@@ -1,4 +1,4 @@
-"""Consumer settings: the environment variables of a consumer; most are those of a worker."""
+"""Consumer settings: read the environment variables of a consumer. Most of them are also settings of a worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websocket
 
 
 class ConsumerSettings(Settings):
-    """The settings of a consumer: the source of its messages, and the settings of a worker that are not about relaying."""
+    """The settings of a consumer: those of a worker without the ones for sending events, and the source of the messages."""
 
     receives = True
     topic: Annotated[str, AfterValidator(topic_name)]
@@ -39,7 +39,7 @@ class ConsumerSettings(Settings):
 
     @property
     def source(self) -> str:
-        """Return the source of the messages: `topic/subscription`, or the queue."""
+        """Return the name of the source of the messages: `topic/subscription`, or the name of the queue."""
         return "/".join(filter(None, (self.topic, self.subscription)))
 
     def contradictions(self) -> list[str]:
@@ -61,5 +61,5 @@ CONSUMER_FIELDS: Mapping[str, FieldInfo] = {
 
 
 def load_consumer(*, for_command: bool = False) -> ConsumerSettings:
-    """Read the settings of a consumer from the environment; see `load`."""
+    """Read the settings of a consumer from the environment. Arguments and errors are those of `load`."""
     return read_env(ConsumerSettings, for_command=for_command)

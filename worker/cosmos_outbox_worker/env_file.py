@@ -1,4 +1,4 @@
-"""Env file: variables from a file, for several programs of one service; a variable that the environment has already stays."""
+"""Env file: the option `--env-file`, which sets environment variables from a file unless the environment has them already."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cosmos_outbox.errors import ConfigurationError
 
 def without_env_files(arguments: Sequence[str]) -> list[str]:
     """
-    Return the arguments of a command without its files of variables, wherever they stand, and set the variables in those files.
+    Set the variables of each `--env-file FILE` in the environment, and return the arguments without these options.
 
-    A later file wins over an earlier one, and what the process had over all.
+    If several files have a variable, the value of the last file is set. A variable that the process already has stays as it is.
 
     Raises:
-        ConfigurationError: a file cannot be read, or a line of it is none of NAME=VALUE.
+        ConfigurationError: a file cannot be read, or a line in it is not NAME=VALUE.
     """
     others: list[str] = []
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Exit codes: what a command or a program says to the script or the platform that started it; the reference page lists these."""
+"""Exit codes: the codes with which commands, workers and consumers end, each with its meaning for the reference page."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """How a command or a program ended."""
+    """The exit code of a command, a worker or a consumer, with a text that says what it means."""
 
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """Make a code with its meaning."""
+        """Create a member from its number, and store the text as its `meaning`."""
         made = int.__new__(cls, code)
         made._value_, made.meaning = code, meaning
         return made
@@ -33,5 +33,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "Ctrl-C; where it asked, nothing was done"
 
 
-# Of several containers, the worst code wins: something known to be wrong, then something that could not be checked.
+# A command that ran for several containers ends with the worst of their codes. What is known to be wrong is worse than what could not
+# be checked.
 WORST_FIRST = tuple(sorted(ExitCode, key=(130, 4, 2, 3, 5, 6, 1, 0).index))

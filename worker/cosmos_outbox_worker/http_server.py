@@ -16,17 +16,19 @@ from cosmos_outbox_worker.shared_health import State
 from cosmos_outbox_worker.status_page import LIVE_SCRIPT, page_of
 from cosmos_outbox_worker.where import Search, one_at_a_time
 
-# The page may load its own script only: any other script would come from an attacker who wrote it into an event.
+# The status page shows texts from events, and an attacker may have written a script into one. So the browser may run only the page's
+# own script.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# Strangers must not take the descriptors that the relay needs. A connection lives for so long; beyond this number, the oldest ends at
-# once.
+# Clients of the health server must not use up the file descriptors that the relay needs. So each connection is closed after ten
+# seconds, and the oldest one is closed at once when there are more than a hundred.
 _CONNECTION_SECONDS, _MOST_CONNECTIONS = 10.0, 100
-# Host names that no web site can bind to an address of this network; names without a dot belong to them, too.
+# A web site on the internet could point its own host name at this server and let a visitor's browser read the page (DNS rebinding).
+# So the page is shown only under names that no such site can have: these domains, names without a dot, and addresses.
 _OWN_DOMAINS = (".localhost", ".svc", ".cluster.local")
 _MISDIRECTED = (
     "The status page is shown under an address, a name without a dot, or one that ends with "
@@ -35,7 +37,7 @@ _MISDIRECTED = (
 
 
 def _is_of_this_network(request: web.Request) -> bool:
-    # Read the header itself: without one, which no browser leaves out, `request.host` may be a name that has to be resolved.
+    # Read the Host header itself. If a client sends none, aiohttp's `request.host` may look up the name of this machine.
     name = request.headers.get("Host", "").lower().partition(":")[0]
     is_address = name.startswith("[") or name.replace(".", "").isdigit()
     return is_address or "." not in name or name.endswith(_OWN_DOMAINS)
@@ -50,16 +52,16 @@ async def serving_health(
     search: Search | None = None,
 ) -> AsyncIterator[str]:
     """
-    Serve health for as long as the block lasts; yield the URL of the server.
+    Serve probes, metrics and the status page for as long as the block lasts. Yield the URL of the server.
 
-    `/livez` answers 200 as long as the event loop runs; without an answer, restart the process. A program that makes no
-    progress is unready (503) and says why: a restart would not help.
+    `/livez` answers 200 as long as the event loop runs. If it does not answer, the process should be restarted. `/readyz` answers 503
+    with the reasons if the program makes no progress; a restart would not help then.
 
     Args:
-        snapshot_now: returns the health.
+        snapshot_now: returns the current health.
         metrics: returns the Prometheus exposition and its content type.
-        search: says what became of a key; its page then has a form that asks for one.
-        address: the port, or the address and the port, to listen on; by default the loopback's. 0 means any free port.
+        search: finds out what became of a key. With it, the status page has a form that asks for a key.
+        address: the port, or the address and the port, to listen on. A port alone means the loopback address. 0 means any free port.
 
     Raises:
         ConfigurationError: the port is taken, or the address is not one of this machine.
@@ -70,7 +72,7 @@ async def serving_health(
 
     async def readyz(request: web.Request) -> web.Response:
         snapshot = snapshot_now()
-        # any caller gets the status, only callers of this network the reasons
+        # Any client gets the status code, but only clients of this network get the reasons, which may contain names of keys.
         said = snapshot.readiness() if _is_of_this_network(request) else {}
         return web.json_response(said, status=503 if snapshot.unready else 200)
 

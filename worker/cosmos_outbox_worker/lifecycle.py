@@ -1,4 +1,4 @@
-"""Lifecycle: the first SIGTERM or SIGINT drains a worker or a consumer, the second aborts it; its process ends whatever stays."""
+"""Lifecycle: drain a worker or consumer on the first SIGTERM or SIGINT, abort it on the second, and end the process in any case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 
-# Signals within this time count as one: GNU timeout sends its own to the process and to its group.
+# Two signals within this time count as one, because GNU timeout sends its signal twice: to the process and to the process group.
 _SAME_SIGNAL_SECONDS = 0.25
 _END_SECONDS = 5.0  # seconds that cancelled tasks have, at the end of the process
 
@@ -16,23 +16,23 @@ _logger = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
-    """A second signal came while the program was draining. Its leases and locks expire by themselves."""
+    """A second signal came while the program was draining. It ends at once, and the leases or locks that it holds expire later."""
 
 
 async def run_until_signalled(
     work: Coroutine[None, None, None], *, drain: Callable[[], None], name: str = "worker"
 ) -> None:
     """
-    Run work. After a first signal, ask it to drain, and return once it has.
+    Run a worker or consumer until it ends. The first SIGTERM or SIGINT drains it, and the second cancels it.
 
     Args:
-        work: ends by itself after `drain` was called.
-        drain: asks it to.
-        name: of the program, for the log. Defaults to worker.
+        work: the coroutine to run. It returns some time after `drain` was called.
+        drain: asks the work to finish what it has begun, and then to end.
+        name: the name of the program, for the log. Defaults to worker.
 
     Raises:
         Aborted: there was a second signal.
-        BaseException: what ended the work by itself.
+        BaseException: the work failed with this error.
     """
     loop = asyncio.get_running_loop()
     working = asyncio.ensure_future(work)
@@ -47,7 +47,7 @@ async def run_until_signalled(
             drain()
         elif loop.time() - asked_at > _SAME_SIGNAL_SECONDS:
             aborting = True
-            _logger.warning("%s.aborted on a second signal; what it holds expires by itself", name)
+            _logger.warning("%s.aborted on a second signal; its leases or locks expire by themselves", name)
             working.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,14 +67,15 @@ async def run_until_signalled(
 
 async def end_without_what_stays(logger: logging.Logger, exit_code: Callable[[], int]) -> None:
     """
-    End the process if a task swallows its cancellation, as a handler may: the loop would wait for that task for ever.
+    Cancel all tasks that are left, and end the process even if one of them swallows its cancellation.
 
-    The program has given back its leases or sessions by now. The log names the task.
+    The code of a handler may catch CancelledError and go on; asyncio would then wait for that task for ever. Call this after the
+    program has released its leases or sessions. The log names the task.
     """
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
-        # the task was cancelled anyway
+        # Fetch the task's error, so that asyncio does not log that it was never retrieved.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else set()
     if stays:

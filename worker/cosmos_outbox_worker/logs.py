@@ -1,5 +1,5 @@
 """
-Logs: one JSON object a line, or plain text on a terminal; of the Azure SDKs what the program does not report itself.
+Logs: write the log as JSON lines, or as plain text on a terminal, and leave out what the Azure SDKs log in addition.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from opentelemetry import trace
 
 from cosmos_outbox_worker.settings import CONTAINER
 
-# At INFO the SDKs log every request, some 2 KB each. In an outage the Cosmos DB SDK warns of each retry, and its routing module
-# logs each as an error; the Service Bus SDK logs a traceback of each refused WebSocket. The program itself
-# reports the outage.
+# The lowest level that is logged for each logger of the Azure SDKs. At INFO the SDKs log every request, with some 2 KB each. In an
+# outage the Cosmos DB SDK logs a warning and an error for each retry, and the Service Bus SDK a traceback for each refused WebSocket.
+# These are left out, because the program itself reports the outage.
 _OF_SDKS = {
     "azure": logging.WARNING,
     "uamqp": logging.WARNING,
@@ -27,7 +27,10 @@ _OF_SDKS = {
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes time, level, logger, message and the current span; for records of the library, also the event's name and fields."""
+    """
+    Writes each log record as one JSON object: time, level, logger, message and the current span. A record of this library also has
+    the name of its event and its fields.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -52,7 +55,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Writes one line for each record, and the lines of a traceback indented, so that no error text can look like a record."""
+    """
+    Writes each log record as one line for a terminal. The lines of a traceback are indented, so that the text of an error cannot
+    look like a log record.
+    """
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is the library's
         return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
@@ -63,12 +69,15 @@ class TextFormatter(logging.Formatter):
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters escaped, so that no document and no broker can steer the terminal or forge a line."""
+    """
+    Return a text with its control characters escaped. A text from a document or a broker could otherwise change the terminal, or
+    forge a line of the log.
+    """
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def configure(level: str) -> None:
-    """Send all logs to standard error: as plain text to a terminal, otherwise as JSON with one object a line."""
+    """Write all logs to standard error: as plain text if that is a terminal, otherwise as one JSON object for each line."""
     handler = logging.StreamHandler(sys.stderr)
     plain = TextFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(plain if for_people() else JsonFormatter())
@@ -79,13 +88,13 @@ def configure(level: str) -> None:
 
 
 def names_no_leak(record: logging.LogRecord) -> bool:
-    """Say whether a log record of asyncio is about anything but a session that the Service Bus SDK left open."""
-    # The SDK does not close a WebSocket that it lost or that was refused; aiohttp reports each at its garbage collection.
+    """Return False for asyncio's log records about client sessions that the Service Bus SDK did not close, to filter them out."""
+    # The SDK does not close a WebSocket that was lost or refused, and aiohttp reports each one when Python frees it.
     return "Unclosed client session" not in record.getMessage()
 
 
 def for_people() -> bool:
-    """Return whether a person reads standard error, and not a program line by line."""
+    """Return whether standard error is a terminal, so that a person reads it and not a program."""
     return sys.stderr.isatty()
 
 

@@ -1,7 +1,5 @@
 """
-The programs of worker and consumer: relay the events of a container, or handle the messages of a subscription, until SIGTERM.
-
-`cosmos-outbox worker` and `cosmos-outbox consume` run them.
+The entry points of `cosmos-outbox worker`, which sends events, and `cosmos-outbox consume`, which handles messages, until SIGTERM.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ _TELEMETRY = (
 
 
 def work(arguments: Sequence[str]) -> int:
-    """Run a worker; return its exit code."""
+    """Run `cosmos-outbox worker` until a signal ends it. Return its exit code."""
     if arguments:
         return _print_usage(_usage("worker", Settings.model_fields), arguments)
     return _run_to_end("worker", load, assemble_for)
 
 
 def consume(arguments: Sequence[str]) -> int:
-    """Run the consumer that the arguments name; return its exit code."""
+    """Run `cosmos-outbox consume MODULE:NAME` until a signal ends it. Return its exit code."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         return _print_usage(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
     named = arguments[0]
@@ -62,7 +60,7 @@ def _run_to_end(
     load_settings: Callable[[], SettingsT],
     assemble: Callable[[SettingsT], AbstractAsyncContextManager[Program[Any, Any]]],
 ) -> int:
-    """Run a program to its end; return its exit code."""
+    """Read the settings, run a worker or a consumer until it ends, and return its exit code."""
     logger = logging.getLogger(name)
     try:
         settings = load_settings()
@@ -98,10 +96,11 @@ def _run_to_end(
 
 def collect_seldom() -> None:
     """
-    Collect garbage after 10,000 container allocations (Python's default is 700 or 2,000), and skip objects that exist now.
+    Let Python's garbage collector run less often, and let it skip all objects that exist now.
 
-    A page of a thousand events allocates some 20,000 containers, none in a cycle; Python frees them without the collector, which
-    took a tenth of the CPU of an event. Call this once everything is imported and assembled.
+    A page of a thousand events allocates some 20,000 lists, dictionaries and other containers. None of them is in a reference cycle,
+    so Python frees them without the collector. With the default threshold the collector took a tenth of the CPU time of an event. Call this
+    once everything is imported and the program is built.
     """
     gc.collect()
     gc.freeze()
@@ -109,7 +108,7 @@ def collect_seldom() -> None:
 
 
 def _report_end(error: BaseException | None, name: str) -> int:
-    """Report the error that ended the program, if it was not asked to end. Return its exit code."""
+    """Log the error that ended the program, unless a signal ended it. Return the exit code."""
     if isinstance(error, Aborted) or not isinstance(error, Exception):
         return int(error is not None)
     cause = error
@@ -122,7 +121,7 @@ def _report_end(error: BaseException | None, name: str) -> int:
         account = "the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it."
         _report(name, f"The {name} cannot run: {account}", cause)
         return ExitCode.UNUSABLE
-    # An error of the library says what to do; any other needs its traceback.
+    # The text of an error of this library says what to do, so its traceback is left out.
     trace = None if isinstance(cause, OutboxError) else error
     logging.getLogger(name).error("%s.crashed %s: %s", name, type(cause).__name__, cause, exc_info=trace)
     return 1
@@ -144,7 +143,7 @@ def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:
 
 
 def _report(name: str, sentence: str, error: Exception) -> None:
-    """Report why a program ends with 2: to a person line by line, to a log as one record."""
+    """Report why a program cannot run: as several lines on a terminal, otherwise as one log record."""
     causes = str(error).splitlines()
     if logs.for_people():
         sys.stderr.write("\n".join([sentence, *(f"  {cause}" for cause in causes), ""]))

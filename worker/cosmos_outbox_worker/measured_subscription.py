@@ -1,4 +1,4 @@
-"""Measured subscription: that of a consumer, with its deliveries counted, its settlements timed, and each answer of the broker reported."""
+"""Measured subscription: wrap a consumer's subscription to count received messages, time settlements and note the broker's answers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 from cosmos_outbox_worker.telemetry import Telemetry
 
-# Names from OpenTelemetry's conventions for Service Bus
+# The names of the settlements in OpenTelemetry's conventions for Service Bus
 _OPERATIONS = {Complete: "complete", Retry: "abandon", DeadLetter: "dead_letter", Defer: "defer"}
 
 
 class MeasuredSubscription:
     """
-    A subscription or queue, with measures of what is received and settled.
+    Wraps a subscription or queue, and measures each message that is received and settled.
 
     Args:
-        subscription: to be measured.
-        telemetry: counts and times.
-        source: what it is, as `topic/subscription`, or the queue.
-        host: of its namespace.
-        reached: called when the broker answered.
+        subscription: the subscription or queue to measure.
+        telemetry: receives the counts and times.
+        source: the name of the subscription, as `topic/subscription`, or of the queue.
+        host: the host of the Service Bus namespace.
+        reached: called each time the broker answered.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Metric series: which records become counters and histograms, and which facts of health gauges; `series.toml` says what each measures."""
+"""Metric series: how counters and histograms are computed from records, and gauges from the health. `series.toml` describes each one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
 Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
-# For each counter: the attributes that are known in advance; and for each kind of record, how much to add under which attributes.
+# For each counter: the attributes with which it starts at zero, and for each type of record a function that returns how much to add and
+# the attributes.
 _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
-# For each histogram: the kind of record, and the seconds that a record reports, if it reports any.
+# For each histogram: the type of record, and a function that returns the seconds of such a record, or None if it has none.
 _Histograms = Mapping[str, tuple[type, Count]]
-# For each gauge: how to read it from a snapshot.
+# For each gauge: a function that reads the values of the gauge from a health snapshot.
 _Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
 _PLAIN: tuple[_Attributes, ...] = ({},)
 
@@ -88,14 +89,15 @@ _WORKER_COUNTERS: _Counters = {
     "outbox.changes.handled": (_PLAIN, {records.PageHandled: lambda record: (record.changes,)}),
     "outbox.page.failures": ((), {records.PageFailed: _by_error}),
     "outbox.lease.moves": (
-        # As text: the SDK tells an enumeration member from its text, so the exposition would have both.
+        # Convert the enumeration members to text: the SDK would export a member and its text as two different series.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
         {records.LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
     ),
 }
 
 
-# While a poll fails, its last values are not exported. Age and headroom are, because they change with time.
+# While a poll fails, the gauges below do not export the values of the last poll. Only ages and the headroom are exported, because these
+# can be computed from the last poll and the time that has passed.
 
 
 def _own(snapshot: Snapshot) -> Iterable[LeaseLag]:
@@ -144,8 +146,8 @@ def _free_leases(snapshot: Snapshot) -> Iterable[Observation]:
     return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
 
 
-# Every worker exports its own leases, and the maximum over all leases: so live workers report the leases that dead ones left. If each
-# worker exported all leases, there would be workers times leases series.
+# Each worker exports the lag of its own leases, and the highest lag of all leases. So live workers report that changes wait in leases
+# without a worker, and the number of series stays small: if each worker exported all leases, there would be workers x leases series.
 _WORKER_GAUGES: _Gauges = {
     "outbox.lease.lag": _lag,
     "outbox.lease.age": _ages,
@@ -156,7 +158,7 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.leases.free": _free_leases,
     "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
     "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
-    # Without a ceiling neither value exists.
+    # Export these two gauges only if the worker has a ceiling (OUTBOX_SEND_RATE).
     "outbox.send.ceiling.used": lambda it: _gauge(it.sent_per_second / it.ceiling) if it.ceiling else (),
     "outbox.send.ceiling.wait": lambda it: _gauge(it.held.total_seconds()) if it.ceiling else (),
     "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),

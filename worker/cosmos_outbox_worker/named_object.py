@@ -1,4 +1,4 @@
-"""Named object: what `package.module:name` stands for, found among the installed packages and in the working directory."""
+"""Named object: import the object that `package.module:name` names, from installed packages or from the working directory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from cosmos_outbox.errors import ConfigurationError
 
 def object_named(name: str, kind: str) -> Any:
     """
-    Return the object that a name stands for; `kind` says what it should be.
+    Import the object that `package.module:name` names.
+
+    Args:
+        name: the module and the name in it, separated by a colon.
+        kind: what the object should be, such as "consumer", for error texts.
 
     Raises:
-        ConfigurationError: there is no such module, or no such name in it. What the module itself raises passes through.
+        ConfigurationError: there is no such module, or no such name in it. Errors that the module itself raises are not caught.
     """
     module_name, colon, attribute = name.partition(":")
     if not module_name or not colon or not attribute.isidentifier():
         raise ConfigurationError(
-            f"{name!r} names no {kind}: say package.module:{kind}, the module and the name in it."
+            f"{name!r} does not name a {kind}: write package.module:{kind}, the module and the name in it."
         )
     module = import_named(module_name)
     try:
@@ -35,7 +39,10 @@ def object_named(name: str, kind: str) -> Any:
 
 
 def raise_text(error: BaseException) -> str:
-    """Return the text of an error of a caller's code, with the place where it was raised. Frames of the import itself are skipped."""
+    """
+    Return the text of an error that imported code raised, with the file, line and function. Python's own frames of the import are
+    skipped.
+    """
     frames = extract_tb(error.__traceback__)
     at = next(one for one in reversed(frames) if not one.filename.startswith("<"))
     return f"{error!r} in {at.filename}, line {at.lineno} in {at.name}"
@@ -43,19 +50,19 @@ def raise_text(error: BaseException) -> str:
 
 def import_named(name: str) -> ModuleType:
     """
-    Import a module, which may be in the working directory.
+    Import a module that is installed, or that is in the working directory.
 
     Raises:
-        ConfigurationError: there is none. What the module itself raises passes through.
+        ConfigurationError: there is no such module. Errors that the module itself raises are not caught.
     """
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # If another module is missing, the traceback says which one imports it.
+        # If a module that the named module imports is missing, raise the error as it is: its traceback shows which import failed.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise ConfigurationError(
-            f"There is no module {error.name!r}. {name!r} is looked for in {here} and among the installed packages."
+            f"There is no module {error.name!r}. {name!r} was searched in {here} and among the installed packages."
         ) from None

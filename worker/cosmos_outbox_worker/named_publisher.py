@@ -1,7 +1,7 @@
 """
-Named publisher: what OUTBOX_PUBLISHER names, called for a topic and opened; its broker takes the place of Service Bus.
+Named publisher: open the publisher that OUTBOX_PUBLISHER names, which sends events to another broker than Service Bus.
 
-The worker calls the named object with the topic and the number of lanes. The object gives a publisher in one of these ways:
+The worker calls the named object with the topic and the number of lanes. The object returns a publisher in one of these ways:
 
     def opened(topic: str, lanes: int) -> Publisher                         # or `async def`, or a class
     def opened(topic: str, lanes: int) -> AsyncContextManager[Publisher]    # closed when the worker ends
@@ -23,10 +23,15 @@ from cosmos_outbox_worker.named_object import object_named, raise_text
 @asynccontextmanager
 async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[Publisher]:
     """
-    Open the publisher to a topic, by the name of its code, for as long as the block lasts.
+    Open a publisher of the caller's own code to a topic, for as long as the block lasts.
+
+    Args:
+        name: the `package.module:name` of the function or class that opens a publisher.
+        topic: the topic to send to.
+        lanes: how many ordered streams the publisher should have.
 
     Raises:
-        ConfigurationError: it names nothing that can be called, what it names cannot be opened, or opens no publisher.
+        ConfigurationError: the name cannot be imported or called, the call failed, or the result is no publisher.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -46,7 +51,7 @@ async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[
         blocks = returns in (None, "None") and not inspect.iscoroutinefunction(inspect.unwrap(publish))
         if blocks or not callable(publish) or not getattr(opened, "lanes", 0):
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: one has `lanes`, at least 1, and `async def publish(lane, messages)`."
+                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: a publisher has `lanes`, at least 1, and `async def publish(lane, messages)`."
             )
         yield opened
 
@@ -55,6 +60,6 @@ def _source_named(name: str) -> Callable[..., Any]:
     source = object_named(name, "publisher")
     if not callable(source):
         raise ConfigurationError(
-            f"{name} is {source!r}, and has to be a function that takes the topic and the lanes and returns a publisher."
+            f"{name} is {source!r}. It has to be a function that takes the topic and the lanes and returns a publisher."
         )
     return asynccontextmanager(source) if inspect.isasyncgenfunction(source) else source

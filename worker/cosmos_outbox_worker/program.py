@@ -1,5 +1,5 @@
 """
-Program: what a worker and a consumer have in common: work that can be drained, with its health, metrics and log beside it.
+Program: the base class of workers and consumers, which run their work, poll, drain, and report health, metrics and causes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Program(Generic[ProcessorT, SnapshotT]):
-    """A worker or a consumer as a program. Its assembly sets the polls, and the processor that reports to it."""
+    """
+    The base class of a worker and of a consumer process.
+
+    `worker_assembly` or `consumer_assembly` creates it, and then sets `processor`, which does the work, and `poll`, which reads what
+    waits and what is parked.
+    """
 
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
@@ -49,13 +54,13 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
     async def run(self) -> None:
         """
-        Work until `drain` is called, and poll all the while.
+        Run the processor and the polls until `drain` is called.
 
         Raises:
-            OutboxError: what ended the program before.
+            OutboxError: the processor or the polls failed.
         """
         polling = asyncio.create_task(self.poll())
-        # The program polls until it is cancelled. If the work fails, the process ends, and others get its leases or sessions at once.
+        # The polls end only if they are cancelled or fail. In both cases stop the processor, so that it releases its leases or sessions.
         polling.add_done_callback(lambda _: self.processor.stop())
         try:
             await self.processor.run()
@@ -69,16 +74,20 @@ class Program(Generic[ProcessorT, SnapshotT]):
         self.health.note_end(None)
 
     def drain(self) -> None:
-        """Ask the program to finish its work at hand, to release all that it holds, and to end."""
+        """Ask the program to finish the work that it has begun, to release its leases or sessions, and to end. Return at once."""
         self.health.note_draining()
         self.processor.stop()
 
     def snapshot(self) -> SnapshotT:
-        """Return the health of now; `unready` and `readiness()` are for probes."""
+        """Return the current health. Probes use its `unready` and `readiness()`."""
         return self.health.snapshot()
 
     def observe(self) -> None:
-        """Have the gauges show the health of now. Log each cause once for as long as it lasts, and once more if work stands still by then."""
+        """
+        Update the gauges from the current health, and log new causes.
+
+        Each cause is logged once while it lasts, and once more when work stands still because of it.
+        """
         self._telemetry.observed = seen = self.snapshot()
         now = asyncio.get_running_loop().time()
         self._named = {cause: at for cause, at in self._named.items() if now - at < _GONE_SECONDS}
@@ -90,17 +99,17 @@ class Program(Generic[ProcessorT, SnapshotT]):
             self._named.update({(one.key, False): now, (one.key, grave): now})
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return the Prometheus exposition of now, and its content type."""
+        """Return the current Prometheus exposition, and its content type."""
         self.observe()
         return self._telemetry.exposition()
 
     def serving(self, address: str) -> AbstractAsyncContextManager[str]:
-        """Serve health and metrics; see `serving_health`."""
+        """Serve the health and the metrics of this program at an address for as long as the block lasts. See `serving_health`."""
         return serving_health(self.snapshot, metrics=self.metrics, address=address, search=self.search)
 
 
 class Parts(NamedTuple):
-    """The open parts that every program needs. `stack` closes these, and parts that are opened later."""
+    """The open resources from which a worker or a consumer is built. `stack` closes resources that are opened later."""
 
     stack: AsyncExitStack
     telemetry: Telemetry
@@ -112,7 +121,11 @@ class Parts(NamedTuple):
 @asynccontextmanager
 async def open_parts(settings: Settings, *, consumer: bool = False) -> AsyncIterator[Parts]:
     """
-    Open the parts that every program needs, a worker and a `consumer` alike.
+    Open the resources from which a worker or a consumer is built: telemetry, the connection and the parked store.
+
+    Args:
+        settings: name the resources.
+        consumer: whether they are for a consumer. Defaults to False: they are for a worker.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
@@ -126,7 +139,12 @@ async def open_process(
     settings: Settings, *, consumer: bool = False, container: str = ""
 ) -> AsyncIterator[tuple[Telemetry, Connection]]:
     """
-    Open the parts that a process has only once, however many containers it works on. `container` is the first of them.
+    Open the telemetry and the connection, of which a process needs only one even if it works on several containers.
+
+    Args:
+        settings: the settings of the process.
+        consumer: whether the process is a consumer. Defaults to False: it is a worker.
+        container: the name of the first container, if the process works on several. Defaults to none.
 
     Raises:
         ConfigurationError: settings contradict each other.
@@ -144,7 +162,15 @@ async def open_process(
 
 
 async def look_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore | None, tuple[Cause, ...]]:
-    """Return the parked store, if one is set, and the errors in the resources. Warnings are logged, too."""
+    """
+    Open the parked store, and check the resources as `doctor` does. Log all findings.
+
+    Return the parked store, or None if the settings name none, and a cause for each finding that is an error.
+
+    Args:
+        connection: the open connection.
+        topics: whether to check the topics, too.
+    """
     parked = None
     if connection.settings.parked_container is not None:
         parked = await retry_reads(connection.parked_store, RetryOptions())
@@ -152,7 +178,7 @@ async def look_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore 
     for found in findings.worst_first():
         _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
     wrong = [one for one in findings.worst_first() if one.severity is Severity.ERROR]
-    # Whether the topic exists and accepts messages, the sends show, also when it changes.
+    # Leave out errors that later sends show anyway, such as a missing topic: a send also shows when such an error is over.
     silent = [one for one in wrong if one.check not in SENDS_TELL]
     return parked, tuple(Cause(kind="found-at-start", said=f"{one.message} {one.fix}") for one in silent)
 
@@ -162,10 +188,10 @@ async def running(
     assembled: AbstractAsyncContextManager[ProgramT], settings: Settings, *, serve_health: bool
 ) -> AsyncIterator[ProgramT]:
     """
-    Run a program inside another one. The end of the block drains it.
+    Run a worker or a consumer inside another program for as long as the block lasts. The end of the block drains it.
 
     Raises:
-        OutboxError: at the end of the block, what ended the program before.
+        OutboxError: the worker or consumer failed inside the block. The error is raised at the end of the block.
     """
     async with AsyncExitStack() as stack:
         program = await stack.enter_async_context(assembled)

@@ -1,6 +1,7 @@
 """
-Request charges: which operation on which container each request of a worker or a consumer was, as OpenTelemetry's conventions for Cosmos DB
-call it, so that what it cost is counted there.
+Request charges: read the request units from each answer of Cosmos DB, and name the operation and the container for metrics.
+
+The names of the attributes follow OpenTelemetry's conventions for Cosmos DB.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 
 _BY_METHOD = {"GET": "read", "PUT": "replace", "PATCH": "patch", "DELETE": "delete"}
-# The operation of a POST to the documents of a container, by the header that names it
+# A POST to the documents of a container can be several operations. One of these headers has the value true and names the operation.
 _BY_HEADER = {
     "x-ms-cosmos-is-batch-request": "execute_batch",
     "x-ms-documentdb-isquery": "query_items",
@@ -24,7 +25,7 @@ _BY_HEADER = {
 def charge_of(
     request: SentRequest, status: int, headers: Mapping[str, str]
 ) -> tuple[float, dict[str, str]] | None:
-    """Return the cost that an answer names, with the attributes of the request. Return None if it names none."""
+    """Return the request units that an answer of Cosmos DB reports, and the metric attributes. Return None if it reports none."""
     charge = headers.get("x-ms-request-charge")
     if charge is None:
         return None

@@ -1,5 +1,5 @@
 """
-Settings: the environment variables of the worker and of the command line, with their defaults and checks.
+Settings: read the environment variables of the worker and of the command line, with their defaults and checks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ONE_OF_EACH = (
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
         given = connection_parts(secret.get_secret_value() if secret else "")
-        # A signature replaces a key and its name.
+        # A connection string with a shared access signature needs neither a key nor the name of one.
         signed = ("SharedAccessKeyName", "SharedAccessKey") if "sharedaccesssignature" in given else ()
         missing = [f"{part}=…" for part in parts if part not in signed and not given.get(part.casefold())]
         if secret is not None and missing:
@@ -44,7 +44,7 @@ def _with_parts(*parts: str) -> AfterValidator:
         try:
             base64.b64decode(given.get("accountkey", ""), validate=True)
         except ValueError:
-            raise ValueError("its AccountKey is not base64; copy it again") from None
+            raise ValueError("its AccountKey is not base64; copy the key again") from None
         return secret
 
     return AfterValidator(check)
@@ -63,7 +63,10 @@ def _topics(text: str) -> str:
 
 
 def _by_container(text: str | None) -> list[tuple[str, str]]:
-    """Parse `CONTAINER=VALUE,CONTAINER=VALUE`. A value without a container is stored under "", for all other containers."""
+    """
+    Parse `CONTAINER=VALUE,CONTAINER=VALUE` into pairs. A value without a container has the container "": it is for all containers
+    that are not named.
+    """
     parts = (item.rpartition("=") for item in (text or "").split(","))
     return [(container.strip(), value.strip()) for container, _, value in parts]
 
@@ -80,10 +83,10 @@ def _routes(text: str | None) -> str | None:
 
 def start_named(text: str) -> StartFrom | datetime:
     """
-    Return the start that `beginning`, `now` or an ISO 8601 time names; without a zone it is UTC.
+    Parse a start of the change feed: `beginning`, `now` or an ISO 8601 time. A time without a zone is UTC.
 
     Raises:
-        ValueError: it is none of these, or a time before 1970, from which the service counts.
+        ValueError: the text is none of these, or a time before 1970, which Cosmos DB cannot represent.
     """
     with suppress(ValueError):
         return StartFrom(text)
@@ -126,26 +129,26 @@ def _address(text: str) -> str:
 _LAST_PORT = 65_535
 RELAYING = "relaying"  # marks a setting that a consumer does not read
 Name = Annotated[str, Field(min_length=1)]
-# A day at most: a clock cannot add arbitrarily large numbers.
+# At most a day: with much larger numbers, computing a time from now would overflow.
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 _BusSecret = Annotated[SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")]
 
 
-# Settings that can differ between the containers of one worker
+# If one worker process works on several containers, these settings can have a value for each container.
 OF_EACH_CONTAINER = ("topic", "lease_container", "parked_container", "processor_name")
-# The container, of several, for which the running task works
+# If one process works on several containers, this names the container for which the current task works.
 CONTAINER: ContextVar[str] = ContextVar("CONTAINER", default="")
 
 
 class Settings(BaseSettings):
-    """The settings of a worker. Each field's variable is `OUTBOX_` and the field's name in capitals."""
+    """The settings of a worker. Each field is read from the environment variable `OUTBOX_` + its name in capital letters."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", use_attribute_docstrings=True
     )
 
     needed_of_each: ClassVar[tuple[str, ...]] = ("topic", "lease_container", "processor_name")
-    # a worker sends by any publisher, but a consumer receives from Service Bus only
+    # Whether the program receives from Service Bus and so needs its namespace. A worker may send through OUTBOX_PUBLISHER instead.
     receives: ClassVar[bool] = False
     cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
     """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
@@ -212,22 +215,24 @@ class Settings(BaseSettings):
 
     @property
     def container(self) -> str:
-        """Return the container of the entities and events, as `database/container`."""
+        """Return the full name of the container of the entities and events, as `database/container`."""
         return f"{self.cosmos_database}/{self.cosmos_container}"
 
     @property
     def acquire_seconds(self) -> float:
-        """Return the time between two balancing passes. It is the same share of a lease's life as in .NET's defaults."""
+        """
+        Return the seconds between two balancing passes: 13/60 of a lease's expiration, as in the defaults of the .NET SDK.
+        """
         return self.lease_expiration_seconds * 13 / 60
 
     @property
     def signs_in(self) -> bool:
-        """Say whether the default Azure credential is used for Cosmos DB or Service Bus."""
+        """Return whether the default Azure credential is used for Cosmos DB or Service Bus."""
         return self.cosmos_endpoint is not None or self.servicebus_namespace is not None
 
     @property
     def topics(self) -> Routes:
-        """Return which topics receive which events."""
+        """Return the routes: which topic receives which events."""
         return parse_routes(self.routes or "", default=self.topic)
 
     @property
@@ -245,12 +250,13 @@ class Settings(BaseSettings):
 
     @property
     def containers(self) -> tuple[str, ...]:
-        """Return the names of the containers, one or several."""
+        """Return the names in OUTBOX_COSMOS_CONTAINER, which may be one or several."""
         return tuple(name.strip() for name in self.cosmos_container.split(","))
 
     def each(self) -> tuple[Self, ...]:
         """
-        Return the settings of each container: these settings, or copies that have the values which were given for that container.
+        Return the settings for each container. If there are several, each is a copy with the values that were given for that
+        container.
         """
         if len(self.containers) == 1:
             return (self,)
@@ -263,8 +269,7 @@ class Settings(BaseSettings):
 
     def contradictions(self) -> list[str]:
         """
-        Return one line for every two settings that contradict each other. If it concerns one of several containers, the line names
-        it.
+        Return one line for each contradiction between settings. If there are several containers, the line names the one concerned.
         """
         errors: list[str] = []
         if len(self.containers) == 1:
@@ -286,7 +291,7 @@ class Settings(BaseSettings):
         return errors
 
     def contradictions_of_one(self) -> list[str]:
-        """Return one line for every two settings of one container that contradict each other."""
+        """Return one line for each contradiction between the settings of one container."""
         errors = self.find_clashes()
         if self.stalled_seconds < self.acquire_seconds * 2:
             errors.append(
@@ -296,7 +301,7 @@ class Settings(BaseSettings):
         return errors
 
     def find_clashes(self) -> list[str]:
-        """Return one line for every container that is named twice."""
+        """Return one line for each container that two settings name, such as for events and for leases."""
         names = ("cosmos_container", "lease_container", "parked_container")
         return find_clashes({variable(name): named for name in names if (named := getattr(self, name))})
 
@@ -305,7 +310,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class CommandSettings(Settings):
-    """The settings for the command line: most commands need no Service Bus, and the times of a worker do not matter."""
+    """The settings for commands. Unlike a worker, a command may lack the settings of Service Bus, and ignores intervals."""
 
     needed_of_each = ("lease_container", "processor_name")
     topic: Annotated[str, AfterValidator(lambda names: names and _topics(names))] = ""
@@ -316,19 +321,21 @@ class CommandSettings(Settings):
 
 def load(*, for_command: bool = False) -> Settings:
     """
-    Read the settings from the environment.
+    Read the settings of a worker or of a command from the environment.
 
     Args:
-        for_command: Service Bus may be missing; a command that needs it calls `require_service_bus`. Defaults to False.
+        for_command: whether the settings of Service Bus may be missing. A command that needs them calls `require_service_bus`.
+            Defaults to False.
 
     Raises:
-        ConfigurationError: one line for every error, each naming its variable; values are never shown.
+        ConfigurationError: settings are missing or wrong. The error has one line for each, with the name of the variable and without
+            its value, which may be a secret.
     """
     return read_env(CommandSettings if for_command else Settings, for_command=for_command)
 
 
 def read_env(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
-    """Read settings of this class from the environment; otherwise as `load`."""
+    """Read an instance of a settings class from the environment. Errors are those of `load`."""
     errors = []
     for names in _ONE_OF_EACH:
         given = sum(bool(os.environ.get(variable(name))) for name in names)
@@ -351,10 +358,10 @@ def read_env(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
 
 def require_service_bus(settings: Settings) -> None:
     """
-    Refuse the settings of a command if they name no topic or queue, or no namespace.
+    Check that the settings of a command name a topic or queue, and a Service Bus namespace.
 
     Raises:
-        ConfigurationError: names the variable that is missing.
+        ConfigurationError: one of them is missing. The error names its variable.
     """
     require_topic(settings)
     if settings.servicebus_connection_string is None and settings.servicebus_namespace is None:
@@ -362,18 +369,18 @@ def require_service_bus(settings: Settings) -> None:
 
 
 def require_topic(settings: Settings) -> None:
-    """Refuse the settings of a command if they name no topic or queue."""
+    """Raise ConfigurationError if the settings of a command name no topic or queue."""
     if not settings.topic:
         raise ConfigurationError(f"{variable('topic')}: is required")
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for every `OUTBOX_` variable that is no setting, not even of a consumer: it is most likely a typing error."""
+    """Return a sentence for each `OUTBOX_` variable that is not a setting of a worker or a consumer, and so is probably misspelled."""
     kinds: list[type[Settings]] = [Settings, *Settings.__subclasses__()]
     known = {name for kind in kinds for name in kind.model_fields}
     named = {name: name.removeprefix(PREFIX).lower() for name in sorted(environ) if name.startswith(PREFIX)}
     return [
-        # Compare without the prefix, which would make any two names similar.
+        # Search for a similar name without the prefix OUTBOX_, because the prefix would make all names similar.
         f"{name} is not a setting"
         + "".join(f"; did you mean {variable(near)}?" for near in get_close_matches(short, known, n=1))
         for name, short in named.items()

@@ -1,8 +1,9 @@
 """
-Several containers: a worker for each of them in one process; one that cannot begin is tried again, and stops no other.
+Several containers: run one worker for each container in one process. If a worker fails, it is started again, and the others go on.
 
-They share the client of Cosmos DB, the memory for what is read ahead, the health server and the exposition. Each has its own leases, parked
-keys, links to its topic and heartbeats, as it would have in a process of its own, and so the two may be mixed.
+The workers share the Cosmos DB client, the memory for pages that are read ahead, the health server and the metrics. Each worker has its
+own leases, parked keys, heartbeats and links to its topic, as in a process of its own. So a container can have workers of both kinds at
+the same time.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _logger = logging.getLogger("worker")
 
 
 class Workers(Program[Any, Any]):
-    """The workers of several containers. The process runs as long as one of them does."""
+    """The workers of several containers as one program, which ends when all of them have ended."""
 
     def __init__(self, settings: Settings, connection: Connection, first: Telemetry) -> None:
         self._each = {one.cosmos_container: one for one in settings.each()}
         self._vitals = {name: WorkerVitals(one) for name, one in self._each.items()}
         super().__init__(next(iter(self._vitals.values())), first)
-        # A poll for what waits costs about as much as twenty idle polls of the feed.
+        # With more than four containers, poll the lag less often: one such poll costs as much as twenty idle polls of the change feed.
         for vitals in self._vitals.values():
             vitals.poll_interval *= min(max(1, len(self._each) / _FEW), _FEW)
         self._measured = dict.fromkeys(self._each, first)
@@ -78,7 +79,7 @@ class Workers(Program[Any, Any]):
         return sum(one.processor.leases_owned for one in self._running.values())
 
     async def _keep_running(self, settings: Settings) -> None:
-        """Run the worker of a container until the drain. If it is refused, try again."""
+        """Run the worker of one container until the drain. If the worker cannot start or fails, start it again after a pause."""
         name = settings.cosmos_container
         CONTAINER.set(name)
         vitals, telemetry, seconds = self._vitals[name], self._measured[name], settings.stalled_seconds / 2
@@ -93,7 +94,7 @@ class Workers(Program[Any, Any]):
                         worker.drain()
                     await worker.run()
             except OutboxError as error:
-                _logger.error("worker.refused %s, and is tried again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
+                _logger.error("worker.refused for container %s, tried again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
                 vitals.note_restart()
                 failed = LeasesBalanced(owner=settings.instance_name, outcome="failed", error=error)
                 guard(log_hook, vitals, telemetry)(failed)
@@ -109,10 +110,11 @@ class Workers(Program[Any, Any]):
 @asynccontextmanager
 async def assemble_workers(settings: Settings) -> AsyncIterator[Workers]:
     """
-    Open what the workers of all containers share, yield the workers, and close all again.
+    Open the resources that the workers of all containers share, yield the workers as one program, and close the resources at the end.
 
     Raises:
-        ConfigurationError: settings contradict each other. What a container lacks is tried again, and keeps the process unready.
+        ConfigurationError: settings contradict each other. An error of a single container is not raised: its worker is tried again,
+            and the process is not ready until then.
     """
     first = settings.each()[0]
     opening = open_process(settings, container=first.cosmos_container)
@@ -121,7 +123,7 @@ async def assemble_workers(settings: Settings) -> AsyncIterator[Workers]:
 
 
 def assemble_for(settings: Settings) -> AbstractAsyncContextManager[Worker | Workers]:
-    """Open the worker of one container, or the workers of several."""
+    """Build a worker if the settings name one container, or one worker for each container if they name several."""
     return assemble_worker(settings) if len(settings.containers) == 1 else assemble_workers(settings)
 
 
@@ -129,13 +131,13 @@ def running_workers(
     settings: Settings | None = None, *, serve_health: bool = False
 ) -> AbstractAsyncContextManager[Workers]:
     """
-    Run the workers of several containers inside another program, as `running_worker` runs that of one.
+    Run the workers of several containers inside another program, as `running_worker` does for one container.
 
-    Their snapshot has that of each container in `of`, and is unready where one of them is.
+    The snapshot of the result has the snapshot of each container in `of`. It is unready if one of these is unready.
 
     Args:
-        settings: Defaults to those of the environment.
-        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+        settings: the settings. Defaults to those of the environment.
+        serve_health: whether to listen on OUTBOX_HEALTH_PORT. Defaults to False.
 
     Raises:
         ConfigurationError: the settings cannot be used, or the account refuses this program.

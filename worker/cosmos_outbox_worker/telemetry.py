@@ -1,7 +1,8 @@
 """
-Telemetry: the OpenTelemetry instruments of a worker or a consumer, and where their measurements and spans go.
+Telemetry: create the OpenTelemetry metrics and spans of a worker or a consumer, and export them.
 
-Prometheus always gets them; OTLP and Azure Monitor where the environment names them, which the SDK reads by itself.
+Metrics are always available to Prometheus. If environment variables name an OTLP endpoint or Azure Monitor, metrics and spans are sent
+there, too.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ SENT, CONSUMED = "messaging.client.sent.messages", "messaging.client.consumed.me
 OPERATIONS, CHARGES = "messaging.client.operation.duration", "azure.cosmosdb.client.operation.request_charge"
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter without an answer
-# Logs go to standard error only. The exporter's own statistics and its remote switches are off: in a closed network they would only
-# log failures.
+# Settings for the Azure Monitor exporter. It does not export logs, which go to standard error only. Its own statistics and its remote
+# configuration are off, because in a closed network they would only log failures.
 _QUIET = {
     "OTEL_LOGS_EXPORTER": "none",
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
@@ -58,15 +59,17 @@ _WORDS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("seri
 
 class Telemetry:
     """
-    The instruments of a process, as a hook. The event loop sets `observed`, which the gauges show; any thread reads it.
+    The OpenTelemetry instruments of a process. It is registered as a hook: each record that it is called with is counted.
+
+    The event loop sets `observed` to the last health snapshot, from which any thread reads the gauges.
 
     Args:
-        provider: makes the instruments.
-        consumer: has the instruments of a consumer, else those of a worker. Defaults to False.
-        tracer_provider: makes the spans. Defaults to one that makes none.
-        registry: what Prometheus reads. Defaults to an empty one.
-        container: one of several, which all that is measured here is an attribute of. Defaults to none.
-        family: the telemetry of the other containers of this process, which has the same instruments. Defaults to none.
+        provider: creates the instruments.
+        consumer: whether the instruments are those of a consumer. Defaults to False: those of a worker.
+        tracer_provider: creates the spans. Defaults to a provider that creates none.
+        registry: the Prometheus registry. Defaults to an empty one.
+        container: the container of these measurements, added as an attribute if the process works on several. Defaults to none.
+        family: the telemetry of the other containers of this process, which shares the instruments. Defaults to none.
     """
 
     def __init__(
@@ -85,14 +88,14 @@ class Telemetry:
         self.observed: Any = None  # the last snapshot
         self.tracer_provider = spans = tracer_provider or trace.NoOpTracerProvider()
         self._registry = shown = registry or CollectorRegistry()
-        # Makes the telemetry of another container of the process.
+        # A function that creates the telemetry of another container of the same process
         self.beside = partial(Telemetry, provider, tracer_provider=spans, registry=shown, family=self._family)
         self.meter_provider, meter = provider, meter_of(provider)
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
             counter = meter.create_counter(f"outbox.{word}s", **_WORDS[f"outbox.{word}s"])
             self._loud[level] = counter, f"outbox.{word}"
-            # At zero from the start: an alert on a rise would miss a series that begins at 1.
+            # Start each series at zero: an alert on an increase would miss a series whose first value is 1.
             for name in names_of(level):
                 counter.add(0, {f"outbox.{word}": name, **self._of})
         counters, histograms, gauges = CONSUMER_SERIES if consumer else WORKER_SERIES
@@ -113,7 +116,7 @@ class Telemetry:
             meter.create_observable_gauge(name, [self._reading(read)], **_WORDS[name])
 
     def __call__(self, record: Record) -> None:
-        """Count a record."""
+        """Add a record to the counters and histograms of its type."""
         if loud := self._loud.get(level_of(record)):
             loud[0].add(1, {loud[1]: type(record).__name__, **self._of})
         kind = type(record)
@@ -125,7 +128,7 @@ class Telemetry:
             counter.add(*self._label(*count(record)))
 
     def gauge_values(self, read: Callable[[Any], Iterable[Observation]]) -> list[Observation]:
-        """Return what a gauge shows of this container."""
+        """Return the current values of a gauge for this container, read from the last health snapshot."""
         found = () if self.observed is None else read(self.observed)
         return [Observation(*self._label(one.value, one.attributes)) for one in found]
 
@@ -134,8 +137,13 @@ class Telemetry:
 
     def around_sends(self, system: str, server_address: str | None, topics: Iterable[str]) -> Around:
         """
-        Return the function that makes a span of each send to a topic, times it, and counts its messages, even if the broker did not
-        accept them.
+        Return a context manager that encloses each send to a topic. It makes a span, measures the time, and counts the messages,
+        including those that the broker did not accept.
+
+        Args:
+            system: the kind of broker, for the attributes.
+            server_address: the host of the broker, for the attributes.
+            topics: all topics to which the process sends.
         """
         spans = spans_of_sends(self.tracer_provider, system=system, server_address=server_address)
         of = {
@@ -162,7 +170,7 @@ class Telemetry:
 
     @contextmanager
     def measure_operation(self, named: Mapping[str, str], kind: str) -> Iterator[None]:
-        """Time an operation of this kind at the broker, whether or not it fails."""
+        """Measure the duration of an operation at the broker for as long as the block lasts, even if the operation fails."""
         began, operation = monotonic(), {**named, "messaging.operation.type": kind}
         try:
             yield
@@ -173,22 +181,22 @@ class Telemetry:
             self._operations.record(monotonic() - began, operation)
 
     def count_messages(self, source: Mapping[str, str], messages: int) -> None:
-        """Count messages that a subscription delivered."""
+        """Count messages that were received from a subscription or queue."""
         self._messages.add(messages, source)
 
     def count_charge(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
-        """Count the cost of a request to Cosmos DB."""
+        """Record the request units of a request to Cosmos DB, if its answer reports them."""
         if charge := charge_of(request, status, headers):
             self._charges.record(*charge)
 
     def exposition(self) -> tuple[bytes, str]:
-        """Return the metrics as Prometheus reads them, and their content type."""
+        """Return the metrics in the text format of Prometheus, and the content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
     def _reading(
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        # An instrument that exists already asks the telemetry that made it.
+        # OpenTelemetry calls only the callback of the telemetry that created the gauge first, so that one reads the values of all.
         return lambda _: [seen for one in self._family for seen in one.gauge_values(read)]
 
 
@@ -197,13 +205,16 @@ def open_telemetry(
     *, instance: str, consumer: bool = False, sign_in: bool = False, container: str = ""
 ) -> Iterator[Telemetry]:
     """
-    Open telemetry for as long as the block lasts. At its end, what is left is exported.
+    Create the telemetry of a process for as long as the block lasts. The rest of the measurements is exported at the end.
 
-    Prometheus always has the metrics, unless `OTEL_SDK_DISABLED`. Spans and metrics also go to the OTLP endpoint of the
-    `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
-    default Azure credential.
+    Prometheus can read the metrics unless `OTEL_SDK_DISABLED` is true. Spans and metrics are also sent to the OTLP endpoint of the
+    `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set.
 
-    The instruments are those of a worker, or of a `consumer`. `container` names the first of several containers.
+    Args:
+        instance: the name of the process.
+        consumer: whether the instruments are those of a consumer. Defaults to False: those of a worker.
+        sign_in: whether to use the default Azure credential for Azure Monitor. Defaults to False.
+        container: the first container, if the process works on several. Defaults to none.
 
     Raises:
         ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
@@ -214,14 +225,14 @@ def open_telemetry(
         "service.version": version(),
         "service.instance.id": instance,
     }
-    # Names from the environment win; the SDK would merge them the other way round.
+    # Merge the attributes here, so that those from OTEL_RESOURCE_ATTRIBUTES win: the SDK would let the ones in the code win.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
     with ExitStack() as stack:
         tracers: Any = None
         meters: Any = None
         try:
-            # There is only one scope, so its three labels would say nothing.
+            # Leave out the three scope labels of each series: there is only one scope, so they would all be equal.
             readers: list[MetricReader] = [
                 PrometheusMetricReader(registry=registry, scope_info_enabled=False)
             ]
@@ -235,7 +246,7 @@ def open_telemetry(
             if os.environ.get(AZURE_MONITOR) and configured:
                 _logger.warning(
                     "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure "
-                    "Monitor once: metrics go to Prometheus and OTLP alone"
+                    "Monitor once: this worker or consumer exports metrics to Prometheus and OTLP alone"
                 )
             elif os.environ.get(AZURE_MONITOR):
                 _configure_azure_monitor(
@@ -245,7 +256,7 @@ def open_telemetry(
                     metric_readers=readers,
                     span_processors=processors,
                 )
-                # If an OTEL variable switches a signal off, the package sets no provider for it.
+                # Use the providers that the package has set. It sets none for a signal that an OTEL variable switches off.
                 tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
             if not isinstance(tracers, TracerProvider):
                 tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -265,7 +276,10 @@ def open_telemetry(
 
 
 def _goes_by_otlp(signal: str) -> bool:
-    """Return whether the environment asks for a signal by OTLP over HTTP. The exporter itself reads all other variables."""
+    """
+    Return whether the environment asks to export a signal, such as METRICS, by OTLP over HTTP. The exporter reads the endpoint and
+    all other variables itself.
+    """
     exporter = os.environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
     endpoint, protocol = (
         os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}")
@@ -285,7 +299,11 @@ def _goes_by_otlp(signal: str) -> bool:
 
 def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> None:
     """
-    Set the providers of the process. `sign_in` closes the default Azure credential; if it is None, no credential is used.
+    Set the global OpenTelemetry providers of the process to those of the Azure Monitor package.
+
+    Args:
+        sign_in: closes the default Azure credential, with which the exporter signs in. None means that it uses no credential.
+        options: arguments of `configure_azure_monitor`.
 
     Raises:
         ConfigurationError: the extra is not installed, or the connection string is invalid.
@@ -303,11 +321,11 @@ def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> No
         configure_azure_monitor(
             **options,
             credential=sign_in and sign_in.enter_context(DefaultAzureCredential()),
-            # As with OTLP, what cannot be sent is dropped: no process would clean the disk.
+            # Drop what cannot be sent, as with OTLP, and do not store it on disk: no process would ever delete it there.
             disable_offline_storage=True,
             enable_live_metrics=False,
             enable_performance_counters=False,
-            # Else each poll of the change feed would become a span.
+            # Make no spans of requests of the Azure SDKs: otherwise each poll of the change feed would become a span.
             instrumentation_options={"azure_sdk": {"enabled": False}},
         )
     except ValueError as error:  # the error does not show the string
@@ -315,7 +333,7 @@ def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> No
 
 
 def _shut_down_in_time(shutdown: Callable[[], None]) -> None:
-    # In a daemon thread: the SDK waits for its exporters without a limit, and the process must end.
+    # Shut down in a daemon thread and wait a few seconds: the SDK may wait for its exporters for ever, but the process has to end.
     ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
     ending.start()
     ending.join(_EXPORT_SECONDS)

@@ -1,4 +1,4 @@
-"""Version: which version of the worker this is, as log, page, heartbeat, telemetry and command line say it."""
+"""Version: the version of the worker, for the log, the status page, heartbeats, telemetry and the command line."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from importlib import metadata
 
 @cache
 def version() -> str:
-    """Return the version of the worker. All distributions are released together, so it is the version of the library, too."""
+    """Return the version of the worker. The library has the same version, because all distributions are released together."""
     return metadata.version("cosmos-outbox-worker")

@@ -1,5 +1,5 @@
 """
-Worker assembly: the composition root of the worker; a process of its own, or part of another program, runs what it yields.
+Worker assembly: build a running worker from its settings, for the command `worker` or for another program that embeds it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ def running_worker(
     settings: Settings | None = None, *, serve_health: bool = False
 ) -> AbstractAsyncContextManager[Worker]:
     """
-    Run the worker inside another program. The end of the block drains the worker.
+    Run the worker inside another program for as long as the block lasts. The end of the block drains the worker.
 
-    Installs no signal handlers and configures no logs. A worker that fails ends; its snapshot is then unready and says why.
+    This installs no signal handlers and does not configure logging. If the worker fails, it ends, and its snapshot is unready and says
+    why.
 
     Args:
-        settings: Defaults to those of the environment.
-        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+        settings: the settings. Defaults to those of the environment.
+        serve_health: whether to listen on OUTBOX_HEALTH_PORT. Defaults to False.
 
     Raises:
-        ConfigurationError: the settings, or what they name, cannot be used.
-        OutboxError: at the end of the block, what ended the worker before.
+        ConfigurationError: a setting, or a resource that a setting names, cannot be used.
+        OutboxError: the worker failed inside the block. The error is raised at the end of the block.
     """
     settings = settings or load()
     if len(settings.containers) > 1:
@@ -61,11 +62,11 @@ def running_worker(
 @asynccontextmanager
 async def assemble_worker(settings: Settings) -> AsyncIterator[Worker]:
     """
-    Open all that the settings name, yield the worker, and close all again.
+    Open the resources that the settings name, yield a worker that is ready to run, and close the resources at the end.
 
     Raises:
-        ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
-            deleted that other processors may not have read.
+        ConfigurationError: settings contradict each other, or a container is missing or cannot be used. Also if
+            OUTBOX_DELETE_AFTER_PUBLISH is set and other processors have leases, because these may not have read the events.
     """
     async with open_parts(settings) as parts:
         yield await build_worker(parts, WorkerVitals(settings))
@@ -73,10 +74,15 @@ async def assemble_worker(settings: Settings) -> AsyncIterator[Worker]:
 
 async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Worker:
     """
-    Return a worker made of open parts. `shared` are options of its processor that the workers of other containers have, too.
+    Build a worker from open resources.
+
+    Args:
+        parts: the open resources.
+        health: collects the health of the worker.
+        shared: options of the change feed processor that this worker shares with the workers of other containers.
 
     Raises:
-        ConfigurationError: as `assembled`.
+        ConfigurationError: OUTBOX_DELETE_AFTER_PUBLISH is set and other processors have leases, or the topics cannot be opened.
     """
     stack, telemetry, connection, parked, health.found_at_start = parts
     settings = connection.settings
@@ -93,7 +99,7 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
             return "the parked container notes that this processor had leases"
         return None
 
-    # If the store does not answer, the processor waits for it. Nothing is deleted until then.
+    # Ignore a store that does not answer: the processor will wait for the store, and deletes no event until then.
     with suppress(StoreError):
         if settings.delete_after_publish and (found := await retry_reads(connection.others, RetryOptions())):
             raise ConfigurationError(
@@ -124,9 +130,9 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:
-    """Return the options of the processor, as the settings say."""
-    # At the ceiling, a page takes at most a second. So a drain does not wait long, and breaks off no page of which a part would be
-    # sent again.
+    """Return the options of the change feed processor that follow from the settings of a worker."""
+    # With a ceiling of messages a second, read only so many events in a page that sending them takes at most a second. Then a drain does
+    # not wait long, and does not break off a page, of which a part would be sent again.
     most = 1000 if settings.send_rate is None else min(1000, max(1, int(settings.send_rate)))
     return ProcessorOptions(
         max_items=most,
@@ -136,7 +142,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         memory_bytes=memory_budget(),
         wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.acquire_seconds),
-        # the same as .NET's default
+        # 17/60 of the expiration, as in the defaults of the .NET SDK
         renew_interval=timedelta(seconds=settings.lease_expiration_seconds * 17 / 60),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
         recent_poll_interval=timedelta(seconds=settings.recent_poll_seconds),
@@ -145,13 +151,13 @@ def processor_options(settings: Settings) -> ProcessorOptions:
 
 
 def memory_budget() -> int:
-    """Return how many bytes the pages may take that are read ahead."""
-    # The process takes about 90 MiB before its first read, and Python gives memory back late.
+    """Return how many bytes of memory the pages may take that are read ahead."""
+    # Use two fifths of the memory limit, because the process needs about 90 MiB before its first read, and Python frees memory late.
     return memory_limit() * 2 // 5
 
 
 def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Return how many bytes the container may take, as Linux says, and at most 1 GiB. Without a limit, return 512 MiB."""
+    """Return the memory limit of the Linux container (cgroup) in bytes, but at most 1 GiB. Return 512 MiB if there is no limit."""
     with suppress(OSError, ValueError):  # the text "max" is no number
         return min(int(limit.read_text()), _MOST_MEMORY)
     return _MOST_MEMORY // 2
