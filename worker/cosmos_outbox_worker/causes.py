@@ -184,8 +184,8 @@ def of_workers(
         now: the time of the snapshot.
         workers: the heartbeats.
         lag: says which leases each worker owns.
-        known: the tokens of the ranges that the caller itself works on. Causes are not reported for these, because the caller knows
-            their state better.
+        known: the tokens of the ranges that the caller itself works on. No cause is said to stop these, because the caller knows their
+            state better.
     """
     ours = {what for _, what in (range_of("", token) for token in known)}
     for worker in workers:

@@ -27,7 +27,7 @@ from cosmos_outbox_worker.shared_health import PARKED, summarize_parked
 from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
-# How much longer than all attempts at a message its handling may take: for requests to Cosmos DB, and for a short outage of it.
+# A message may be handled for twice the time of all attempts plus this margin, which is for requests to Cosmos DB and a short outage.
 _MARGIN = timedelta(minutes=2)
 
 _logger = logging.getLogger("consumer")

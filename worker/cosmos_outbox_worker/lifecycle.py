@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
-    """A second signal came while the program was draining. It ends at once, and the leases or locks that it holds expire later."""
+    """A second signal came while the program was draining. The program ends at once, and its leases or locks expire later."""
 
 
 async def run_until_signalled(

@@ -2,8 +2,8 @@
 Several containers: run one worker for each container in one process. If a worker fails, it is started again, and the others go on.
 
 The workers share the Cosmos DB client, the memory for pages that are read ahead, the health server and the metrics. Each worker has its
-own leases, parked keys, heartbeats and links to its topic, as in a process of its own. So a container can have workers of both kinds at
-the same time.
+own leases, parked keys, heartbeats and links to its topic, as in a process of its own. So workers in such a process and workers in
+processes of their own can share the leases of a container.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def main() -> None:
 @contextmanager
 def loading() -> Iterator[None]:
     """Import modules inside this block without garbage collection, so that the command starts sooner. Importing the SDKs takes a second."""
-    # Garbage collection would take a quarter of the start, and would free nothing, because imported modules stay in memory.
+    # Garbage collection would take a quarter of the start and free very little, because imported modules stay in memory.
     gc.disable()
     try:
         yield

@@ -51,7 +51,7 @@ async def plan(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say what a load needs: partitions, request units, workers, tier, time to live, room, series. Each figure has its formula.
+    Say what a load needs: partitions, request units, workers, tier, time to live, storage, metric series. Each figure has its formula.
 
     Opens no connection unless --measure asks for it. Exit code 1 if the load exceeds a limit; such warnings are printed first.
     """
