@@ -31,7 +31,7 @@ _CLOSE_SECONDS = 5.0
 _CHANNEL_MAX = 4999  # the highest number of a channel
 _ANY_SIZE = 2**32 - 1  # the largest frame of a peer that names no limit, as the specification says
 _SASL_DENIED = 1  # this SASL outcome refuses the credentials; others but 0 are faults of the peer
-_KEPT_CHANNELS = 2  # channels that sessions leave to the renewal of tokens and locks
+_KEPT_CHANNELS = 2  # channels that are kept free for the renewal of tokens and locks
 WINDOW = 2**31 - 1  # frames that each side may send: so large that only credit limits messages
 _MECHANISM = "ANONYMOUS"  # the identity follows over $cbs, with the token
 _HEADER_SIZE = 8
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._tick.cancel()
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # marks the error as seen: perhaps no call waits for it any more
+            self.opened.exception()  # marks the error as retrieved: maybe no call waits for it any more
         endpoints, self._endpoints = [*self._endpoints.values()], {}
         for endpoint in endpoints:
             endpoint.on_lost(error)

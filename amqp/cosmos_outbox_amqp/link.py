@@ -280,7 +280,7 @@ class Link:
         for asking in (self._attached, self._settling and self._settling[2]):
             if asking is not None and not asking.done():
                 asking.set_exception(error)
-                asking.exception()  # marks the error as seen: perhaps no call waits for it any more
+                asking.exception()  # marks the error as retrieved: maybe no call waits for it any more
 
 
 def _refusal(state: Any, outcome: Described) -> AmqpError | None:

@@ -23,12 +23,12 @@ from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, summarize_parked
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
-_OBSERVE_SECONDS = 5.0  # for exporters only: an answer to /metrics observes the health by itself
+_OBSERVE_SECONDS = 5.0  # how often gauges are updated for exporters; each answer of /metrics updates them, too
 _SOON_SECONDS = 15.0
 # A worker looks for other processors without a worker in its first six polls. By then the leases of a killed worker have expired, so
 # later polls would find nothing new and list all leases for nothing.
 _LOOKS = 6
-_BEAT_SECONDS = 5.0  # the longest that a container without an answer may delay the next round
+_BEAT_SECONDS = 5.0  # how long to wait for an answer of the lease container
 
 
 async def poll(

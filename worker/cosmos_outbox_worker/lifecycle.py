@@ -54,7 +54,7 @@ async def run_until_signalled(
         loop.add_signal_handler(number, on_signal, number.name)
     try:
         await working
-        if asked_at is not None:  # as long as a signal counts as the first, its handler must stay
+        if asked_at is not None:  # keep the handlers until a repeated first signal can no longer come
             await asyncio.sleep(asked_at + _SAME_SIGNAL_SECONDS - loop.time())
     except asyncio.CancelledError:
         if aborting:

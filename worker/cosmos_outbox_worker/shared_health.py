@@ -126,7 +126,7 @@ class Vitals(Generic[SnapshotT]):
     """
 
     name: str  # the kind of process, for texts to people
-    processor: Any  # the processor, which knows its own state; the assembly sets it
+    processor: Any  # the processor that does the work; the assembly sets it
 
     def __init__(
         self, settings: Settings, *, utcnow: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -153,7 +153,7 @@ class WorkerVitals(Vitals[Snapshot]):
     def __init__(self, settings: Settings, **clock: Any) -> None:
         super().__init__(settings, **clock)
         self._balanced_at: float | None = None
-        self._held_since = self._utcnow()  # since when the ceiling holds messages back; at first, this moment
+        self._held_since = self._utcnow()  # the time since which the ceiling holds messages back
         self.fails("leases", _STARTING)
         self._untaken = (_STARTING, 0.0)  # why leases could not be taken, and until when that holds
         self._lag: tuple[Lag, datetime, float] | None = None

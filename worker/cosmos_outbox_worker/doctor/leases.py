@@ -170,7 +170,7 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
     """
     read_feed = partial(_read_any_range, outbox.feed)
     await found.attempt("read the change feed", lambda: retry_reads(read_feed, _SEVERAL))
-    if found.denied:  # if the feed does not answer, nothing is known about the leases
+    if found.denied:  # if the feed is only busy or silent, the leases can still be checked
         return
     processors = await found.attempt(
         "list leases", lambda: retry_reads(partial(_processors, outbox, expiration), _SEVERAL)

@@ -1,10 +1,11 @@
-// Progressive enhancement: without it the page is read as it was loaded. One request at a time, whatever becomes of it.
+// Updates the status page every few seconds. Without this script the page shows what was known when it was loaded. A new request is
+// made only after the last one has succeeded or failed.
 const every = 5000; // milliseconds
 const words = part => part.textContent.replace(/\d+/g, "");
 async function renew() {
   if (document.hidden || String(getSelection())) return;
   const page = new URL(location.href);
-  page.searchParams.delete("key"); // what was found stays; to find it again costs request units
+  page.searchParams.delete("key"); // do not search for the key again, because a search costs request units; the answer on the page stays
   const answer = await fetch(page, { signal: AbortSignal.timeout(every) }).catch(() => null);
   const text = answer?.ok ? await answer.text().catch(() => null) : null;
   document.getElementById("away").hidden = text !== null;
@@ -16,7 +17,7 @@ async function renew() {
     if (!now || now.innerHTML === part.innerHTML || part.contains(document.activeElement)) continue;
     const open = [...part.querySelectorAll("details")].map(one => one.open);
     const left = [...part.querySelectorAll(".scroll")].map(one => one.scrollLeft);
-    // A screen reader says what is new, and not that seconds have passed.
+    // Let a screen reader read only what is new, and not each change of a number of seconds.
     if (part.role) part.ariaLive = words(now) === words(part) ? "off" : "polite";
     part.className = now.className;
     part.innerHTML = now.innerHTML;
