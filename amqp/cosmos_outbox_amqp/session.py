@@ -46,7 +46,7 @@ class AmqpSession:
                     ProtocolError,
                     RecursionError,
                 ) as error:  # no receiver can read this message, so the broker would deliver it for ever
-                    _logger.warning("servicebus.unreadable a message was dead-lettered, it cannot be read: %s", error)
+                    _logger.warning("servicebus.unreadable an unreadable message is dead-lettered: %s", error)
                     await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))
                     continue
                 self._delivery = delivery

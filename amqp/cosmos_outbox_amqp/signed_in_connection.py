@@ -59,7 +59,7 @@ class SignedIn:
         except Exception as error:  # any error: credentials read files and call other services
             refused = isinstance(error, ClientAuthenticationError)
             condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
-            raise AmqpError(condition, f"The credential gave no token: {str(error) or 'no answer'}") from error
+            raise AmqpError(condition, f"The credential has no token: {str(error) or 'no answer'}") from error
         kind, until = self._namespace.kind, timestamp(int(expires * 1000))
         try:
             properties = {"type": kind, "name": audience, "expiration": until}

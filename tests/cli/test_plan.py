@@ -256,7 +256,7 @@ def test_plan_computes_the_cost_from_given_prices(tmp_path: Path):
             "worker_hour = 1\n",
             "request_units_100_hour has to be a number from 0 and at most 1,000,000, not nothing.",
         ),
-        ("workers_hour = 1\n", "Unknown names in prices: workers_hour. Known names: request_units_100_hour, "),
+        ("workers_hour = 1\n", "Unknown names in prices: workers_hour. Known names: request_units_1"),
         ('request_units_100_hour = "1"\n', "request_units_100_hour has to be a number"),
     ],
 )

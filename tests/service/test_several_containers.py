@@ -158,7 +158,7 @@ async def commands_name_their_container(site: Site) -> bool:
     rows = [json.loads(line) for line in (await said(site, "parked", "list", "--json", code=0)).splitlines()]
     assert [0, 1, 0] == [len(row["keys"]) for row in rows]
     asked = await said(site, "parked", "show", "orders", code=2)
-    assert "OUTBOX_COSMOS_CONTAINER names data, orders, lost: choose one of them by --container NAME." in asked
+    assert "names data, orders, lost: choose one of them by --container NAME." in asked
     assert "not 'nowhere'" in await said(site, "status", "--container", "nowhere", code=2)
     shown = await said(site, "parked", "show", "orders", "--container", "orders", "--json", code=0)
     assert "orders.4" in shown

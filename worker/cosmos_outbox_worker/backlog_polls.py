@@ -23,7 +23,7 @@ from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, summarize_parked
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
-_OBSERVE_SECONDS = 5.0  # how often gauges are updated for exporters; each answer of /metrics updates them, too
+_OBSERVE_SECONDS = 5.0  # how often gauges are updated for exporters; /metrics also updates them
 _SOON_SECONDS = 15.0
 # A worker looks for other processors without a worker in its first six polls. By then the leases of a killed worker have expired, so
 # later polls would find nothing new and list all leases for nothing.
