@@ -123,7 +123,7 @@ MISTAKES = {
     ),
     "a renewal brings a deleted lease back": Mistake(
         owner=owned_lease.OwnedLease, name="_write",
-        right='raise errors.LeaseLost(f"Lease {self.lease.id} is gone.") from gone',
+        right='raise errors.LeaseLost(f"Lease {self.lease.id} was deleted.") from gone',
         wrong="document = await worker.store.create(changed.raw)",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
     ),
