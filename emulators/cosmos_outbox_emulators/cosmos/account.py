@@ -26,7 +26,7 @@ _KEY_BYTES = 64
 
 
 class Database:
-    """Containers under one name."""
+    """A database: its containers by their names, and its throughput if it has one of its own."""
 
     def __init__(self, properties: JsonObject, raw_rid: bytes) -> None:
         self.properties = properties
@@ -37,9 +37,10 @@ class Database:
 
 class Account:
     """
-    Everything that one emulator stores. Defaults to the well-known key of Microsoft's emulators and one partition a container.
+    Everything that one Cosmos DB emulator stores. By default, the account has the well-known key of Microsoft's emulators, and each
+    new container has one partition.
 
-    It may say of itself that it takes writes in several regions; it has but one.
+    With `several_write_regions`, the account reports several write regions, although it has only one.
     """
 
     name: str = "localhost"  # the name that the account says it has; the same as Microsoft's emulators
@@ -64,7 +65,8 @@ class Account:
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
         self.write_host: str | None = None  # set once the account failed over
-        # Ids and etags differ from one start to the next: those that a client kept from an earlier start must not fit by chance.
+        # Ids and etags begin at a random number at each start, so that none which a client kept from an earlier start matches by
+        # chance.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count((boot << 6) + 1)
@@ -109,13 +111,15 @@ class Account:
         self, database_name: str, body: JsonObject, throughput: JsonObject | None = None
     ) -> Container:
         """
-        Create a container. It gets one partition for each started 6,000 RU/s, or the account's number of partitions if that is more.
+        Create a container with one partition for each started 6,000 RU/s, or with the account's number of partitions if that is
+        higher.
 
-        Without throughput of its own it takes part in that of the database, or else has the least there is.
+        A container without throughput of its own shares the throughput of its database. If the database has none either, the
+        container gets 400 RU/s.
         """
         database = self.database(database_name)
         name = _valid_name(body.get("id"))
-        body = definition.fill_in_defaults(body)  # is refused before a name that is taken
+        body = definition.fill_in_defaults(body)  # a wrong definition is refused before a name that exists
         if name in database.containers:
             raise conflict()
         raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
@@ -148,17 +152,20 @@ class Account:
         self.container(database_name, name, as_owner=False)
         del self.database(database_name).containers[name]
 
-    # Data of an earlier start
+    # Restoring the data of an earlier start
 
     def continue_from(self, boot: int, rid: int) -> None:
-        """Give new ids and etags after those of earlier starts."""
+        """Number new ids and etags after those of earlier starts, so that none of them occurs twice."""
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count(rid)
 
     def restore_container(
         self, database: str, properties: JsonObject, raw_rid: bytes, *, partitions: int = 1
     ) -> Container:
-        """Return a container of an earlier start, without its partitions; or a new one."""
+        """
+        Add a container with these properties to its database and return it. Its partitions are empty: for a container of an earlier
+        start, the caller restores them.
+        """
         container = Container(
             path=f"dbs/{database}/colls/{properties['id']}",
             rid=properties["_rid"],
@@ -193,7 +200,10 @@ class Account:
             yield from database.containers.values()
 
     def replace_offer(self, rid: str, body: JsonObject) -> JsonObject:
-        """Change the throughput of a container or a database. If a container needs more partitions, it is split at once."""
+        """
+        Change the throughput of a container or a database, and return the new offer. If a container needs more partitions for it,
+        the container is split at once.
+        """
         for owner in self.owners():
             if owner.offer is None or owner.offer["_rid"] != rid:
                 continue
@@ -207,13 +217,16 @@ class Account:
     def _offer(self, content: JsonObject, owner: JsonObject) -> JsonObject:
         rid = _text(
             (next(self._rids) & 0xFFFFFF).to_bytes(3, "big")
-        )  # four characters, which are its id as well
+        )  # four characters, which are also the id of the offer
         return offers.describe(content, rid=rid, owner=owner, stamp=self._stamp())
 
     # Resource ids
 
     def by_name(self, segments: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the path of names for a path of resource ids (`_self`). A name that looks like an id counts as a name."""
+        """
+        Return the path of names for a request path of resource ids (`_self`). If the name of a database looks like a resource id,
+        it counts as a name.
+        """
         if len(segments) < 2 or segments[0] != "dbs" or segments[1] in self.databases:
             return segments
         database = next((d for d in self.databases.values() if d.properties["_rid"] == segments[1]), None)
@@ -232,7 +245,8 @@ class Account:
 
 
 def _number_of(raw_rid: bytes) -> int:
-    # Of one container, also after a restart; a container that is created again has another one.
+    # The number is taken from the container's resource id. It is the same after a restart, and a recreated container gets another
+    # one.
     return int.from_bytes(raw_rid[-4:], "big") & 0x7FFFFFFF
 
 

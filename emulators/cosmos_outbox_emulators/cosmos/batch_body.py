@@ -1,6 +1,4 @@
-"""
-The operations of a batch as they come, and their results as they go: JSON, or the binary rows of the SDK for .NET.
-"""
+"""Reads the operations of a batch request and writes their results, as JSON or as the binary rows that the SDK for .NET uses."""
 
 from __future__ import annotations
 
@@ -23,7 +21,9 @@ _DOCUMENT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOperation:
-    """An operation, the partition key that it names for itself, and whether its result is to come without the item."""
+    """
+    One operation of a batch request. It may name a partition key of its own, and may ask for a result without the item (`minimal`).
+    """
 
     operation: Operation
     partition_key: str | None
@@ -32,7 +32,7 @@ class BatchOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of one operation."""
+    """The result of one operation of a batch, which is written as a JSON object or as a binary row."""
 
     status: int
     substatus: int | None = None
@@ -61,7 +61,7 @@ def is_binary(body: bytes) -> bool:
 
 
 def operations_of(body: bytes) -> list[Any]:
-    """Return the operations of a request as they come; `operation` reads one."""
+    """Return the operations in the body of a batch request, still unchecked. `operation` checks and reads each of them."""
     batch = rows(body) if is_binary(body) else jsontext.decode(body)
     if not isinstance(batch, list) or not batch:
         raise bad_request("Batch request has no operations.")
@@ -79,7 +79,7 @@ def results_body(results: Sequence[Result], *, binary: bool) -> bytes:
 
 
 def as_rows(results: bytes) -> bytes:
-    """Return as rows the results that are given as JSON."""
+    """Convert the results of a batch from JSON to the binary rows of the SDK for .NET."""
     return hybrid_row.write(hybrid_row.RESULT, map(_from_json, jsontext.decode(results)))
 
 
@@ -90,7 +90,7 @@ def _from_json(result: Mapping[str, Any]) -> hybrid_row.Row:
 
 
 def rows(body: bytes) -> list[Mapping[str, Any]]:
-    """Return the operations of a binary body as JSON has them."""
+    """Convert the operations in a binary body to the form that they have in a JSON body."""
     operations: list[Mapping[str, Any]] = []
     for index, row in enumerate(hybrid_row.read(hybrid_row.OPERATION, body)):
         if row.get("resourceType") != _DOCUMENT:
@@ -102,14 +102,14 @@ def rows(body: bytes) -> list[Mapping[str, Any]]:
             )
         read = {**row, "operationType": _NUMBERED.get(row.get("operationType", -1))}
         if "resourceBody" in row:
-            with suppress(CosmosError):  # what is no JSON stays text, and is refused with its operation alone
+            with suppress(CosmosError):  # a body that is not JSON makes only its own operation fail
                 read["resourceBody"] = jsontext.decode(row["resourceBody"])
         operations.append(read)
     return operations
 
 
 def operation(index: int, fields: Any) -> BatchOperation:
-    """Read one operation. An invalid one is refused by its number."""
+    """Read one operation of a batch. If the operation is invalid, the error names its number (`index`)."""
     if not isinstance(fields, dict):
         raise bad_request(f"Operation {index} of the batch must be a JSON object.")
     kind = fields.get("operationType")
@@ -125,7 +125,8 @@ def operation(index: int, fields: Any) -> BatchOperation:
             raise bad_request(f"'{name}' of operation {index} must be text.")
     if body is not None and fields.get("timeToLiveInSeconds") is not None:
         body = {**body, "ttl": fields["timeToLiveInSeconds"]}
-    # If the etag is the same, the service answers a read with 304, whichever of the two conditions names the etag.
+    # If the item still has the given etag, the service answers a read in a batch with 304. For a read, ifMatch means the same as
+    # ifNoneMatch.
     unless = fields.get("ifNoneMatch") or (fields.get("ifMatch") if kind == OperationKind.READ else None)
     key = fields.get("partitionKey")
     return BatchOperation(
@@ -142,7 +143,10 @@ def operation(index: int, fields: Any) -> BatchOperation:
 
 
 def _json(result: Result) -> bytes:
-    """Join the bytes of a result, so that an item is not serialised a second time."""
+    """
+    Return the JSON text of a result. The bytes of the stored item are inserted as they are, so that the item is not serialised
+    again.
+    """
     fields: dict[str, Any] = {
         "statusCode": result.status,
         "subStatusCode": result.substatus,

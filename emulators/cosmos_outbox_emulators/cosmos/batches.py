@@ -1,5 +1,6 @@
 """
-Batches: all operations of one partition key or none; and bulk requests, in which each operation has its own key and its own fate.
+Executes batches, which apply all of their operations to one partition key or none of them, and bulk requests, in which each
+operation has a partition key of its own and succeeds or fails alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _RANGE_GONE = 1002
 
 
 def reply(container: Container, request: Request, now: float, fault: FaultRule | None = None) -> Reply:
-    """Execute a batch or a bulk request. A `fault` fails one operation of a batch."""
+    """Execute a batch or a bulk request, and return the reply. A `fault` makes one operation of a batch fail."""
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
     if request.headers.get("x-ms-cosmos-batch-atomic", "").lower() == "false":
@@ -43,7 +44,7 @@ def reply(container: Container, request: Request, now: float, fault: FaultRule |
     headers = document_headers(container, partition, sum(result.charge for result in results))
     if worst >= 400:
         del headers["x-ms-content-path"]
-    # A read that finds nothing new is a 304: no failure, and no plain success either.
+    # A read of an unchanged item has the status 304. Such a batch is answered with 207, although no operation failed.
     body = results_body(results, binary=is_binary(request.body))
     return Reply(status=207 if worst >= 300 else 200, body=body, headers=headers)
 
@@ -71,7 +72,10 @@ def _batch(
 
 
 def _bulk(container: Container, request: Request, now: float) -> tuple[Partition, list[Result]]:
-    """Execute the operations of one range, each by itself. After a failure, go on only if the request says so."""
+    """
+    Execute the operations of a bulk request one by one, all of them in one range. After a failure, execute the following ones only
+    if the request asks for it.
+    """
     range_id = range_of(request.headers)
     partition = None if range_id is None else container.partition_by_id(range_id)
     goes_on = is_on(request.headers, "x-ms-cosmos-batch-continue-on-error")
@@ -102,7 +106,7 @@ def _check_answer(results: Sequence[Result]) -> None:
 def _begin(container: Container, key: LogicalKey, now: float, asked: Partition | None) -> Transaction:
     transaction = Transaction(container, key, now)
     if asked is not None and transaction.partition is not asked:
-        raise CosmosError(410, "The partition key is of another range.", substatus=_RANGE_GONE)
+        raise CosmosError(410, "The partition key belongs to another range.", substatus=_RANGE_GONE)
     return transaction
 
 

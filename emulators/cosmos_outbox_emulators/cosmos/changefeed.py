@@ -1,4 +1,4 @@
-"""Reading the change feed of one partition: pages of newest versions that never cut a transaction in two."""
+"""Reads the change feed of one partition page by page. The changes of one transaction are always on the same page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePage:
-    """Changed items, and the LSN to continue from."""
+    """One page of the change feed: the changed items, and the LSN after which the next page begins."""
 
     items: list[Item]
     lsn: int
@@ -29,8 +29,9 @@ def read_changes(
     up_to: int | None = None,
 ) -> ChangePage:
     """
-    Read changes after `after_lsn`, and not beyond `up_to` if a replica lags. A page ends at the first transaction boundary at or
-    after `limit` items or 4 MB.
+    Read the changes after `after_lsn`. If replicas lag, `up_to` is the last LSN that they have, and no later change is read.
+
+    A page ends after the transaction with which it reaches `limit` items or 4 MB.
     """
     everything = window.covers(partition.low, partition.high)
     items: list[Item] = []

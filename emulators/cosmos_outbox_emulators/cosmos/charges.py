@@ -1,8 +1,8 @@
 """
-Request charges: plausible constants that grow with size, NOT the figures of Azure.
+Request charges: plausible constants that grow with the size of an item, NOT the charges of Azure.
 
-They exist so that code which reads, sums and reports charges has something to read. A 1 KB point read costs 1 RU and a 1 KB
-write about 6, as Microsoft's rule of thumb says; nothing else about them is calibrated.
+The emulator sends charges so that code which reads, sums and reports them can be tested. A 1 KB point read costs 1 RU and a 1 KB
+write about 6 RU, as Microsoft's rule of thumb says. Nothing else about them is calibrated.
 """
 
 from __future__ import annotations

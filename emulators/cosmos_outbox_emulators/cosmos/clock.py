@@ -1,4 +1,4 @@
-"""The emulator's time: the wall clock, which a test may push forward."""
+"""The emulator's clock: the clock of the system, which a test can move forward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import time
 
 
 class AdjustableClock:
-    """Returns seconds since the epoch. `advance` moves the clock, so that TTLs pass without waiting."""
+    """
+    A clock. A call returns seconds since the epoch. `advance` moves the clock forward, so that a test need not wait for a TTL.
+    """
 
     def __init__(self) -> None:
         self._ahead = 0.0

@@ -23,13 +23,13 @@ _Snapshot = list[tuple[str, str, int, list[Item]]]  # low, high, LSN and items o
 
 @dataclasses.dataclass(slots=True)
 class Replication:
-    """How far the replica that answers reads lags behind; all containers of an account share this."""
+    """How many seconds the replica that answers reads is behind. All containers of an account share one object of this class."""
 
     lag_s: float = 0.0
 
 
 class Container:
-    """Items partitioned by up to three paths over one or more physical partitions."""
+    """A container. Its partition key has up to three paths, and its items are spread over one or more physical partitions."""
 
     def __init__(
         self,
@@ -71,20 +71,21 @@ class Container:
         return self._next_range
 
     def restore(self, partitions: list[Partition], generation: int, next_range: int) -> None:
-        """Take over the partitions of an earlier start."""
+        """Take over the partitions that were saved in an earlier start."""
         self.partitions, self.generation, self._next_range = partitions, generation, next_range
 
     def take_snapshot(self) -> None:
-        """Remember all items and LSNs. An earlier snapshot is replaced."""
+        """Remember all items and LSNs for `restore_snapshot`, in place of an earlier snapshot."""
         self._snapshot = [
             (part.low, part.high, part.lsn, list(part.changes_after(0))) for part in self.partitions
         ]
 
     def restore_snapshot(self) -> None:
         """
-        Put back the items and LSNs of the snapshot, as after a restore in place, or a failover that lost the latest writes.
+        Put back the items and LSNs of the snapshot. This is what clients see after a restore in place, or after a failover that
+        lost the latest writes.
 
-        Ranges that were split since stay split.
+        Ranges that were split since the snapshot stay split.
         """
         if self._snapshot is None:
             raise bad_request(f"No snapshot was taken of {self.path}.")
@@ -107,7 +108,7 @@ class Container:
         return sum(map(len, self.partitions))
 
     def replace_properties(self, properties: JsonObject) -> None:
-        """Replace the properties. Items get the expiry that the new default gives them."""
+        """Replace the properties. If the default TTL changes, all items get the expiry that follows from it."""
         before = self.default_ttl
         self.properties = properties
         if before == self.default_ttl:
@@ -120,7 +121,7 @@ class Container:
             self.partitions[index] = old.with_items(items, old.lsn)
 
     def id_of(self, rid: str) -> str | None:
-        """Return the id of the item with a resource id."""
+        """Return the id of the item with this resource id, or None."""
         items = (item for partition in self.partitions for item in partition.changes_after(0))
         return next((item.body["id"] for item in items if item.body["_rid"] == rid), None)
 
@@ -146,7 +147,10 @@ class Container:
         return [partition for partition in self.partitions if partition.low < high and low < partition.high]
 
     def partition_by_id(self, range_id: str) -> Partition:
-        """Return the partition with this range id; after a split or a merge, answer 410 as the service does."""
+        """
+        Return the partition with this range id. If there is none, because it was split or merged, refuse the request with 410 as
+        the service does.
+        """
         found = self.find(range_id)
         if found is not None:
             return found
@@ -158,8 +162,10 @@ class Container:
 
     def split(self, range_id: str, *, completing: int = 0) -> tuple[str, str]:
         """
-        Split a range in the middle. The next `completing` requests that name the old range are answered 410/1007, later ones
-        410/1002. Children keep the LSNs, so the parent's continuation is valid for both.
+        Split a range in the middle, and return the ids of its two children.
+
+        The next `completing` requests that name the old range are answered with 410/1007, later ones with 410/1002. The children
+        keep the LSNs of their items, so a continuation of the parent is valid for both children.
         """
         parent = self._existing(range_id)
         cut = self._ring.middle(parent.low, parent.high)
@@ -172,8 +178,10 @@ class Container:
 
     def merge(self, first_id: str, second_id: str, *, completing: int = 0) -> str:
         """
-        Join two neighbours. Each item keeps its LSN and the child goes on from the higher of the two, so that either parent's
-        continuation is valid when the child is read with that parent's range of effective partition keys.
+        Join two neighbouring ranges, and return the id of their child.
+
+        Each item keeps its LSN, and the child goes on from the higher LSN of the two parents. So a continuation of either parent is
+        valid if the child is read with that parent's range of effective partition keys.
         """
         low, high = sorted((self._existing(first_id), self._existing(second_id)), key=lambda p: p.low)
         if low is high or low.high != high.low:
@@ -183,7 +191,7 @@ class Container:
         return child.range_id
 
     def grow(self, count: int) -> None:
-        """Split the widest range until there are so many, as the service does when the throughput is raised."""
+        """Split the widest range until there are `count` ranges, as the service does when the throughput is raised."""
         while len(self.partitions) < count:
             widest = max(
                 self.partitions, key=lambda partition: self._ring.width(partition.low, partition.high)

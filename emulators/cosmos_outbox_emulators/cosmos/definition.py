@@ -1,5 +1,6 @@
 """
-What the definition of a container may hold: what is checked and completed as the service does, and what is refused, for it has no effect here.
+Checks the definition of a new or changed container. It fills in the service's defaults, and refuses settings that would have no
+effect in this emulator.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ _KEPT["conflictResolutionPolicy"] = "Updating conflict resolution policy is curr
 
 
 def fill_in_defaults(body: JsonObject) -> JsonObject:
-    """Return a definition with the defaults of what it leaves out; one that the service or this emulator does not take is refused."""
+    """
+    Return a container's definition with the service's defaults for what it leaves out. Refuse a definition that the service or this
+    emulator does not accept.
+    """
     checked = {name: check(name, body.get(name)) for name, check in _CHECKS.items()}
     return {**body, **checked}
 
 
 def replace(old: JsonObject, body: JsonObject) -> JsonObject:
-    """Return the definition that takes the place of another, of which some parts cannot be changed."""
+    """
+    Return the new definition of an existing container. Refuse a change of a part that cannot be changed, such as the partition key.
+    """
     kept = {name: old[name] for name in _KEPT if name in old}
     new = fill_in_defaults({**kept, **body})
     for name, value in kept.items():

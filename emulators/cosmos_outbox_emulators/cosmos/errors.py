@@ -1,6 +1,4 @@
-"""
-The one way in which the emulator refuses a request: the status, sub-status and message that Azure would send.
-"""
+"""The exception with which the emulator refuses a request. It has the status, sub-status and message that Azure would send."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Mapping
 
 
 class CosmosError(Exception):
-    """Carries an HTTP status and a Cosmos DB sub-status to the reply."""
+    """Refuses a request. It carries the HTTP status, the Cosmos DB sub-status and the message of the reply."""
 
     def __init__(
         self,
@@ -25,7 +23,7 @@ class CosmosError(Exception):
         self.message = message
         self.retry_after_ms = retry_after_ms
         self.details = details or {}
-        self.headers: Mapping[str, str] = {}  # headers beside those of every refusal
+        self.headers: Mapping[str, str] = {}  # headers in addition to those of every refusal
 
 
 def bad_request(message: str, *, substatus: int = 0) -> CosmosError:

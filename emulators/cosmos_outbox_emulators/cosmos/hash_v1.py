@@ -1,8 +1,8 @@
 """
-Effective partition keys of kind Hash, version 1, which containers have that were made without `version`.
+Effective partition keys of kind Hash, version 1, which containers have that were created without a `version` on Azure.
 
-The key is the MurmurHash3 (x86, 32 bit) of the value, written as a number whose digits compare as strings, and the value behind it.
-Strings count by their first 100 characters.
+The key has two parts: the MurmurHash3 (x86, 32 bit) of the value, written as a number whose digits compare as strings, and after it
+the value. Of a string, only the first 100 characters are hashed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FIRST, _LAST = "", "FF"
 
 def effective_partition_key(component: Any, encoded: bytes) -> str:
     """
-    Return the effective partition key of one value. `encoded` is its form for hashing in version 2, which ends strings in another
-    way.
+    Return the effective partition key of one value. `encoded` is the value in the form that version 2 hashes; it is not used for a
+    string, because version 1 ends strings in another way.
     """
     if isinstance(component, str):
         component = component[:_CHARACTERS_HASHED]
@@ -48,12 +48,15 @@ def _bound_of_hash(value: int) -> str:
 
 
 def _hash(bound: str) -> int:
-    """Return the first hash at or after a bound."""
+    """Return the lowest hash whose effective partition key is not below this bound."""
     return _HASHES if bound == _LAST else bisect_left(range(_HASHES), bound, key=_bound_of_hash)
 
 
 def _number(value: float) -> bytes:
-    """Write a number so that its bytes sort as numbers do: eight bits first, then seven in a byte with a mark that more follow."""
+    """
+    Write a number so that its bytes sort as the numbers do. The first byte has eight bits of the number; each following byte has
+    seven, and a bit that says whether another byte follows.
+    """
     (bits,) = struct.unpack(">Q", struct.pack(">d", value))
     bits = bits ^ _SIGN if bits < _SIGN else (~bits + 1) % (1 << 64)
     digits = [bits >> 56]

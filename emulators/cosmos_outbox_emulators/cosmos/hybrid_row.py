@@ -1,9 +1,11 @@
 """
-The binary bodies of batches: rows of HybridRow in a stream of RecordIO, in which the SDK for .NET writes operations and reads results.
+Reads and writes the binary bodies of batches: rows of HybridRow in a stream of RecordIO. The SDK for .NET sends operations and
+reads results in this format.
 
-A stream is the row of a segment, and for each row of content a record: a row with its length and CRC-32. A row is its header, a byte of
-presence bits for the fixed and variable columns, these, and the sparse columns, each as type and number. Numbers are little-endian. The
-schemas are those of `HybridRowBatchSchemas.json` in the sources of the SDK.
+A stream begins with a segment row. Each row of content follows in a record, which is a row with the length and CRC-32 of the
+content. A row consists of a header, a byte of presence bits for the fixed and variable columns, these columns, and the sparse
+columns, each with its type and number. Numbers are little-endian. The schemas are those of `HybridRowBatchSchemas.json` in the
+sources of the SDK.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _HEADER = struct.Struct("<BI")
 _INT32, _UINT32, _DOUBLE = (struct.Struct(f"<{kind}") for kind in "iId")
 _RECORD = struct.Struct("<BIiI")  # header, length, CRC-32
 _SEGMENT_ID, _RECORD_ID = 2_147_473_648, 2_147_473_649
-_SEGMENT = struct.pack("<BIBi", VERSION, _SEGMENT_ID, 1, 10)  # its length alone, which is its own
+_SEGMENT = struct.pack("<BIBi", VERSION, _SEGMENT_ID, 1, 10)  # its only column is its own length
 _FALSE, _TRUE, _I32, _U32, _F64, _TEXT = 2, 3, 7, 11, 16, 20
 _NUMBERS = {_I32: _INT32, _U32: _UINT32, _F64: _DOUBLE}
 
@@ -30,7 +32,8 @@ _NUMBERS = {_I32: _INT32, _U32: _UINT32, _F64: _DOUBLE}
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schema:
     """
-    The columns of a row: fixed int32 columns, text (str) or bytes of variable length, and sparse columns with the code of their type.
+    The columns of a row. Fixed columns are of type int32, variable columns are text (str) or bytes, and sparse columns are given
+    with the code of their type.
     """
 
     number: int
@@ -66,7 +69,7 @@ RESULT = Schema(
 
 
 def write(schema: Schema, rows: Iterable[Row]) -> bytes:
-    """Return a stream of rows. A column that is missing or None is left out."""
+    """Return the rows as one binary stream. A column that is missing or None is left out."""
     parts = [_SEGMENT]
     for row in rows:
         content = _encode_row(schema, row)
@@ -75,7 +78,7 @@ def write(schema: Schema, rows: Iterable[Row]) -> bytes:
 
 
 def read(schema: Schema, stream: bytes) -> list[Row]:
-    """Return the rows of a stream, each with the columns that it has. Any other input raises 400."""
+    """Return the rows of a binary stream, each with the columns that it has. Refuse any other input with 400."""
     if not stream.startswith(_SEGMENT):
         raise bad_request("The binary body does not begin with a segment of RecordIO.")
     rows: list[Row] = []
@@ -123,7 +126,7 @@ def _encode(value: str | bytes) -> bytes:
 
 
 class _Reader:
-    """One row, read from its beginning to its end."""
+    """Reads one binary row from its first byte to its last."""
 
     def __init__(self, content: bytes, place: str) -> None:
         self._content = content

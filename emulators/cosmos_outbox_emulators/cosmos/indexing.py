@@ -1,5 +1,6 @@
 """
-The indexing policy of a container, completed as the service does. Nothing is indexed here: queries read every document.
+The indexing policy of a container, completed with the service's defaults. The emulator indexes nothing: queries read every
+document.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ _SPATIAL_TYPES = ("LineString", "MultiPolygon", "Point", "Polygon")
 
 
 def fill_in_defaults(policy: Any) -> JsonObject:
-    """Return a policy with its defaults: everything is included except `_etag`. The old `indexes` of a path are dropped."""
+    """
+    Return an indexing policy with the service's defaults: everything is included except `_etag`. The outdated field `indexes` of a
+    path is dropped.
+    """
     if not isinstance(policy, dict | None):
         raise bad_request("The indexing policy must be a JSON object.")
     policy = policy or {}

@@ -1,5 +1,6 @@
 """
-An item as it is stored: immutable, with its JSON kept ready so that reads and feed pages never serialise it again.
+An item as the emulator stores it. It is immutable, and its JSON text is kept, so that reads and feed pages need not serialise it
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ ItemKey = tuple[bytes, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One version of a document; `sequence` is the creation order, which survives replacement."""
+    """
+    One version of a document. Its `sequence` says in which order documents were created, and stays the same when the document is
+    replaced.
+    """
 
     key: ItemKey
     epk: str
@@ -28,7 +32,8 @@ class Item:
 
 def expiry(body: JsonObject, timestamp: int, default_ttl: int | None) -> float | None:
     """
-    Compute when an item expires; `ttl` of the item counts only if the container has a default (-1: on, never by default).
+    Return the time at which an item expires, or None. The item's own `ttl` counts only if the container has a default TTL; the
+    default -1 means that an item without a `ttl` never expires.
     """
     if default_ttl is None:
         return None

@@ -1,4 +1,4 @@
-"""JSON text to values and back, refusing what cannot be stored or sent again."""
+"""Converts JSON text to values and back. It refuses values that could not be stored or sent again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_LEVELS = 128
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -23,7 +23,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan
 def encode(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value).encode()
-    # Infinity, a lone surrogate, a number of 4,300 digits; deep nesting.
+    # ValueError: infinity, a lone surrogate, or a number of 4,300 digits. RecursionError: nesting that is too deep.
     except (ValueError, RecursionError) as error:
         raise bad_request(f"The value cannot be written as JSON: {error}.") from error
 
@@ -41,14 +41,15 @@ def decode(raw: bytes | str) -> Any:
             "The request payload is invalid JSON. Ensure to provide a valid request payload."
         ) from error
     if "\\ud" in text or "\\uD" in text:
-        # A lone surrogate parses but has no UTF-8 form: every later reply holding it would fail.
+        # Python's JSON decoder accepts a lone surrogate, which has no UTF-8 form. Encoding the value refuses it now, as every later
+        # reply with it would fail.
         encode(value)
     return value
 
 
 def check_depth(value: JsonObject, encoded: bytes) -> None:
-    """Refuse an item of more levels than the service stores."""
-    # Counting brackets is quick; walking every item would not be.
+    """Refuse an item that has more levels of nesting than the service stores."""
+    # Counting brackets is fast, so the slow walk through the item is only made if the item has enough brackets to be too deep.
     if encoded.count(b"{") + encoded.count(b"[") > _MOST_LEVELS and not _fits(value, _MOST_LEVELS):
         raise bad_request("The request payload is invalid. Ensure to provide a valid request payload.")
 

@@ -1,9 +1,9 @@
 """
 A physical partition: the items of one range of effective partition keys, and the log of their changes.
 
-Each committed transaction takes the next log sequence number (LSN); all items that it wrote carry it. The log is read from any
-LSN on and shows the newest version of each item only. Entries of older versions are dropped in bulk once they outnumber the
-living, so memory follows the data and not the traffic.
+Each committed transaction takes the next log sequence number (LSN), and all items that it wrote have this number. The log can be
+read from any LSN on, and shows only the newest version of each item. Entries of older versions are removed in bulk once they
+outnumber the others, so memory grows with the data and not with the number of writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLACK = 1000
 
 
 class Partition:
-    """Items of the range [low, high), addressed by a partition key range id."""
+    """A physical partition with the items of the range [low, high). Clients address it by its partition key range id."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Partition:
             self._insert(item)
 
     def with_items(self, items: Iterable[Item], lsn: int) -> Partition:
-        """Return the partition with these items in the place of its own."""
+        """Return a copy of the partition that has these items and this LSN."""
         return Partition(
             range_id=self.range_id, low=self.low, high=self.high, parents=self.parents, lsn=lsn, items=items
         )
@@ -67,8 +67,8 @@ class Partition:
         self, lsn: int, writes: Mapping[ItemKey, Item | None], *, at: float = 0.0, remember_s: float = 0.0
     ) -> None:
         """
-        Make the writes of one transaction visible (None: deleted), all under `lsn`. The items that they replace are remembered for a
-        while.
+        Make the writes of one transaction visible, all under `lsn`. A key with None is deleted. The replaced items are remembered
+        for `remember_s` seconds, so that a lagging replica can be read.
         """
         while self._history and self._history[0][0] <= at - remember_s:
             self._history.popleft()
@@ -83,11 +83,11 @@ class Partition:
         self._compact()
 
     def lsn_at(self, moment: float) -> int:
-        """Return the LSN that was reached at a moment, as far as later writes are remembered."""
+        """Return the LSN that the partition had at a moment, as far back as writes are remembered."""
         return next((lsn - 1 for at, lsn, _ in self._history if at > moment), self.lsn)
 
     def get_at(self, key: ItemKey, lsn: int) -> Item | None:
-        """Return an item as it was at an LSN, as far as later writes are remembered."""
+        """Return an item as it was at an LSN, as far back as writes are remembered."""
         item = self._items.get(key)
         if item is not None and item.lsn <= lsn:
             return item
@@ -107,7 +107,7 @@ class Partition:
             heapq.heappush(self._expiries, (item.expires_at, item.key))
 
     def purge(self, now: float) -> None:
-        """Remove expired items. Every access calls this first, so no other code has to think of expiry."""
+        """Remove expired items. Every access to the partition calls this first, so no other code has to check for expiry."""
         while self._expiries and self._expiries[0][0] <= now:
             expires_at, key = heapq.heappop(self._expiries)
             item = self._items.get(key)

@@ -1,10 +1,10 @@
 """
-Partition keys: their values on the wire and in documents, and their place on the ring of effective partition keys.
+Partition keys: their values in requests and documents, and their places among all effective partition keys.
 
-The effective partition key (EPK) of kind Hash, version 2, is the byte-reversed MurmurHash3 (x64, 128 bit) of the typed
-value, its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF". Of kind
-MultiHash (a hierarchical key) it is the hash of each component, one after the other, so all keys with the same first
-components lie next to each other. Version 1 of kind Hash is in `hash_v1`.
+The effective partition key (EPK) of kind Hash, version 2, is the byte-reversed MurmurHash3 (x64, 128 bit) of the typed value, with
+its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF". For kind MultiHash (a
+hierarchical key), it consists of the hashes of all components, one after the other, so all keys with the same first components lie
+next to each other. Version 1 of kind Hash is in `hash_v1`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,19 @@ _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalKey:
-    """One partition key value. `encoded` is equal for equal keys (1 and 1.0 are one key; 1 and true are two)."""
+    """One partition key value. Equal keys have the same `encoded`: 1 and 1.0 are one key, 1 and true are two."""
 
     encoded: bytes
     epk: str
 
 
 def logical_key(components: Sequence[Any], version: int = 2) -> LogicalKey:
-    """Return a full key. In version 2, the hash of one component is the same for kind Hash and kind MultiHash."""
+    """
+    Return the partition key with these components, one for each path. In version 2, kind Hash and kind MultiHash compute the same
+    hash of a component.
+    """
     encoded = [_encode_component(component) for component in components]
-    # The limits of the service count the value, and not what surrounds each component in `encoded`.
+    # The service limits the length of the value. The bytes that `encoded` adds before and after each component do not count.
     if sum(len(one.encode()) for one in components if isinstance(one, str)) > _LONGEST_KEY_BYTES:
         raise bad_request("Partition key value is longer than 2048 bytes.")
     if version == 1:
@@ -55,9 +58,10 @@ def logical_key(components: Sequence[Any], version: int = 2) -> LogicalKey:
 
 def parse_header(text: str, paths: int, version: int = 2) -> LogicalKey:
     """
-    Read `x-ms-documentdb-partitionkey`, a JSON array with one component for each path of the container.
+    Read the header `x-ms-documentdb-partitionkey`, a JSON array with one component for each path of the container.
 
-    The first components of a hierarchical key are refused: clients send them as a range of effective partition keys.
+    An array with only the first components of a hierarchical key is refused, because clients send those as a range of effective
+    partition keys.
     """
     components = jsontext.decode(text)
     if not isinstance(components, list) or len(components) != paths:
@@ -70,7 +74,7 @@ def parse_header(text: str, paths: int, version: int = 2) -> LogicalKey:
 
 
 def parse_path(path: Any) -> tuple[str, ...]:
-    """Return the names on a path such as `/owner/id` or `/"a/b"`; quotes may be single."""
+    """Return the names of the properties in a path such as `/owner/id` or `/"a/b"`. Quotes may also be single."""
     if not isinstance(path, str) or not path or _SEGMENT.sub("", path):
         raise bad_request("A partition key path must start with '/' and name a property.")
     return tuple("".join(forms) for forms in _SEGMENT.findall(path))
@@ -78,7 +82,8 @@ def parse_path(path: Any) -> tuple[str, ...]:
 
 def parse_definition(definition: Any) -> jsontext.JsonObject:
     """
-    Return the partition key definition of a new container: one path of kind Hash, or up to three of kind MultiHash.
+    Check the partition key definition of a new container, and return it with its defaults: one path of kind Hash, or up to three
+    paths of kind MultiHash.
     """
     if not isinstance(definition, dict) or not isinstance(definition.get("paths"), list):
         raise bad_request("The container has no partition key definition with 'paths'.")
@@ -150,7 +155,10 @@ def effective_partition_key(encoded: bytes) -> str:
 
 
 def even_ranges(count: int) -> list[tuple[str, str]]:
-    """Divide the ring into `count` ranges of one size, as pairs (lowest, first beyond)."""
+    """
+    Divide all effective partition keys into `count` ranges of equal size. Return each range as a pair: its lowest key, and the
+    first key beyond it.
+    """
     inner = [f"{_RING // count * i:032X}" for i in range(1, count)]
     bounds = [FIRST_EPK, *inner, LAST_EPK]
     return list(pairwise(bounds))

@@ -1,6 +1,4 @@
-"""
-Partial updates of a document: add, set, replace, remove, incr and move, with the rules of Cosmos DB for each.
-"""
+"""Partial updates (patches) of a document: add, set, replace, remove, incr and move, with the rules of Cosmos DB for each."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def _apply(document: JsonObject, operation: Any) -> None:
             _refuse_move_into_itself(source, path)
             source_parent, source_leaf = _locate(document, source)
             value = _remove(source_parent, source_leaf, source)
-            # Located again: removing from an array shifts what the target path means.
+            # The target is located again, because removing an element from an array changes which element the target path means.
             parent, leaf = _locate(document, path)
             _add(parent, leaf, value, path)
         case _:

@@ -1,7 +1,7 @@
 """
-The orders in which queries walk through a partition: by age, or, inside one partition key, by its items alone.
+The orders in which queries read the items of a partition: by age, or by age among the items of one partition key.
 
-An item keeps its age when it is replaced, so a query resumed behind an age neither repeats nor skips an item.
+An item keeps its age when it is replaced, so a query that resumes after a certain age neither repeats nor skips an item.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _age = itemgetter(1)
 
 
 class ScanOrder:
-    """The order in which a query scans the items of one partition; it is sorted when a query needs it."""
+    """The order in which a query reads the items of one partition. New items are sorted in when the next query needs the order."""
 
     def __init__(self) -> None:
         self._by_key: list[_Entry] = []
@@ -30,13 +30,13 @@ class ScanOrder:
         self._added.append((item.epk, item.sequence, item.key))
 
     def compact(self, items: Mapping[ItemKey, Item]) -> None:
-        """Forget the places of deleted items once they outnumber the others."""
+        """Remove the entries of deleted items once they outnumber the others."""
         if len(self._by_key) + len(self._added) > 2 * len(items) + _SLACK:
             self._added = [(item.epk, item.sequence, key) for key, item in items.items()]
             self._by_key, self._by_age = [], []
 
     def walk(self, items: Mapping[ItemKey, Item], low: str, high: str, after: int) -> Iterator[Item]:
-        """Yield the items in [low, high) that are newer than `after`, the oldest first."""
+        """Yield the items with an effective partition key in [low, high) that are newer than `after`, the oldest first."""
         if self._added:
             self._sort_in()
         if high == low + "G":  # one effective partition key
@@ -59,6 +59,6 @@ class ScanOrder:
         self._by_age += self._added
         if any(
             older > younger for older, younger in pairwise(ages)
-        ):  # only a split adds the young before the old
+        ):  # only a split adds younger items before older ones
             self._by_age.sort(key=_age)
         self._added.clear()

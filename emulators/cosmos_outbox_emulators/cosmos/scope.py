@@ -1,5 +1,5 @@
 """
-Which part of a container a query or a feed request addresses: a window of effective partition keys, maybe one single key.
+The part of a container that a query or a feed request addresses: a range of effective partition keys, or a single partition key.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ class Window:
 
 
 def window_of_key(key: LogicalKey) -> Window:
-    # "G" follows every hexadecimal digit, so [epk, epk + "G") holds exactly this effective partition key.
+    # "G" sorts after every hexadecimal digit, so [epk, epk + "G") holds exactly this effective partition key.
     return Window(low=key.epk, high=key.epk + "G", key=key)

@@ -1,7 +1,7 @@
 """
 One atomic unit of work on one partition key: a single operation, or all operations of a batch.
 
-Writes are staged and become visible by `commit` only. An error before it, of whatever kind, leaves no trace.
+Writes are staged, and `commit` makes them visible. After an error before that, nothing has changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONDITION_NOT_MET = 1110
 
 
 class OperationKind(StrEnum):
-    """The names that a batch uses for its operations."""
+    """The kinds of operations, by the names that a batch request uses for them."""
 
     CREATE = "Create"
     READ = "Read"
@@ -58,14 +58,17 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The status of one operation, and the item that it left or found."""
+    """The status of one operation, and the item that it wrote or found, if any."""
 
     status: int
     item: Item | None = None
 
 
 class Transaction:
-    """Operations against one partition key at one moment: stage them, then call `commit`, or drop the transaction."""
+    """
+    Operations on one partition key at one moment. They are staged and take effect when `commit` is called. A transaction that is
+    never committed changes nothing.
+    """
 
     def __init__(self, container: Container, key: LogicalKey, now: float) -> None:
         self._container = container
@@ -128,7 +131,7 @@ class Transaction:
         _check_conditions(operation, current)
         if body.get("id") == operation.id:
             return Outcome(status=200, item=self._put(body, current))
-        # The service renames: the same resource goes on under the new id.
+        # A replacement with another id renames the item: on the service, the same resource continues under the new id.
         if self._find(body.get("id")) is not None:
             raise conflict()
         renamed = self._put(body, current)
