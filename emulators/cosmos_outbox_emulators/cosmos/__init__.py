@@ -1,9 +1,9 @@
 """
 An emulator of Azure Cosmos DB for NoSQL that serves the unmodified vendor SDKs over http or https.
 
-Two halves that know each other through one function. The *engine* holds accounts, containers, partitions and items; it is
-synchronous, so that every operation is atomic without a lock, and takes the time as an argument. The *protocol* turns HTTP
-requests into engine calls and engine values into the bytes that Azure would send.
+It has two parts. The *engine* holds accounts, containers, partitions and items. It is synchronous, so every operation is atomic
+without a lock, and it gets the current time as an argument. The *protocol* turns HTTP requests into calls of the engine, and the
+results of the engine into the bytes that Azure would send.
 
 ```text
 server      sockets, added latency, injected faults                     (asyncio, aiohttp)
@@ -16,8 +16,8 @@ server      sockets, added latency, injected faults                     (asyncio
       transaction, patch, sql, walk, changefeed                         what can be done with it
 ```
 
-`seed` fills an account at its start, `persistence` keeps a copy of it in a file, `deviations` stand between server and gateway; the engine
-knows of none.
+`seed` fills an account at its start, `persistence` keeps a copy of the account in a file, and `deviations` stand between server and
+gateway. The engine does not depend on any of them.
 
-Nothing of a partition changes before a transaction commits, therefore no error on the way can leave half of a batch behind.
+A transaction changes a partition only when it commits, so an error before that cannot leave half of a batch behind.
 """

@@ -1,4 +1,4 @@
-"""The master-key signature that every request carries."""
+"""Checks the signature that every request carries, which is made with one of the account's keys."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MISMATCH = (
 
 def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by_rid: bool = False) -> str:
     """
-    Sign a request as the service does: verb, resource type, resource link, date. A path with an odd number of parts ends with a type,
-    one with an even number with an id.
+    Sign a request as Azure's SDKs do, and return the signature. The verb, resource type, resource link and date are signed.
 
-    The link of a path of resource ids is the last id alone, in lower case.
+    A path with an odd number of segments ends with a resource type, a path with an even number ends with an id. If a path consists
+    of resource ids (`by_rid`), its link is the last id alone, in lower case.
     """
     if tuple(segments[4:]) == ("operations", "partitionkeydelete"):
         segments = segments[:4]
@@ -34,7 +34,7 @@ def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by
 def check_signature(
     keys: Iterable[str], method: str, segments: Sequence[str], headers: Mapping[str, str]
 ) -> None:
-    """Raise 401 unless the request was signed with one of the account's keys."""
+    """Refuse a request with 401 unless it was signed with one of the account's keys."""
     token = headers.get("authorization")
     date = headers.get("x-ms-date") or headers.get("date")
     fields = dict(field.split("=", 1) for field in unquote(token or "").split("&") if "=" in field)
@@ -46,7 +46,7 @@ def check_signature(
             401, "Required Header authorization or x-ms-date is missing. Ensure a valid token is passed."
         )
     if fields.get("type") != "master" or fields.get("ver") != "1.0":
-        raise CosmosError(401, "The authorization token is not of type master, version 1.0.")
+        raise CosmosError(401, "The authorization token must be of type master and version 1.0.")
     given = fields.get("sig", "").encode(errors="surrogateescape")
     valid = (
         signature(base64.b64decode(key), method, segments, date, by_rid=by_rid).encode()
@@ -58,16 +58,19 @@ def check_signature(
 
 
 def _check_bearer(keys: Iterable[str], token: str) -> None:
-    """Accept the token that the SDKs' tests make for Microsoft's emulator: one of Entra ID, with the account's key as signature."""
+    """Accept the Entra ID token that the SDKs' own tests make for Microsoft's emulator. Its signature is the account's key."""
     signed = token.rpartition(".")[2].rstrip("=")
     if signed not in [base64.urlsafe_b64encode(key.encode()).decode().rstrip("=") for key in keys]:
         raise CosmosError(
-            401, "A token of Entra ID has to have the base64url of the account's key for its signature."
+            401, "The signature of an Entra ID token must be the base64url of the account's key here."
         )
 
 
 def check_item_id(segments: Sequence[str]) -> None:
-    """Refuse a request that names an item by an id that the service's gateway decodes once too often, trims, or does not accept."""
+    """
+    Refuse a request with an item id that Azure's gateway was seen to refuse: it decodes percent escapes once too often, trims a
+    trailing space, and does not accept tabs or line ends. The option --strict-ids turns this check on.
+    """
     item_id = segments[5] if tuple(segments[4:5]) == ("docs",) and len(segments) > 5 else ""
     if set(item_id) & set("\t\r\n"):
         raise bad_request("The id of the item has a tab or a line end.")

@@ -1,7 +1,9 @@
 """
-Deviations: answers of Cosmos DB that are not Azure's, one kind at a time, for those who prove that a verifier notices.
+Deviations of the Cosmos DB emulator. Each one makes an answer differ from Azure's in one way, to prove that a verifier notices the
+difference.
 
-Most stand between the server and the gateway: they are given a request and the way to its true answer. The engine knows of none.
+Most deviations are functions between the server and the gateway: they get a request, and a function that returns the true answer to
+it. The engine contains no code for deviations.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from cosmos_outbox_emulators.cosmos.protocol import WRITES, Reply, Request, Requ
 from cosmos_outbox_emulators.cosmos.server import Answer, Around, CosmosServer
 
 _LAG_S, _LATENCY_S, _AHEAD_S = 3.0, 0.2, 3600.0
-_LONGEST_KEY_HEADER = 2000  # a key of 2,047 bytes has a longer header, no ordinary key has
-_WRITES = WRITES - {"delete"}  # those with a body
+_LONGEST_KEY_HEADER = 2000  # only the header of a very long key, such as one of 2,047 bytes, is longer
+_WRITES = WRITES - {"delete"}  # the writes that have a body
 
 
 # Writes
 
 
 def _keep_half_of_a_batch(answer: Answer, request: Request, route: Route) -> Reply:
-    """Keep the writes that came before the failed operation of a batch."""
+    """Keep the writes of a batch that came before its failed operation. Azure keeps none of them."""
     reply = answer(request, route)
     if route.kind is RequestKind.BATCH and reply.status == 207:
         statuses = [result["statusCode"] for result in json.loads(reply.body)]
@@ -57,7 +59,7 @@ def _accept_large_batches(answer: Answer, request: Request, route: Route) -> Rep
 
 
 def _overwrite(answer: Answer, request: Request, route: Route) -> Reply:
-    """Let a creation replace an existing item."""
+    """Let the creation of an item replace an existing item with the same id. Azure answers with 409."""
     if route.kind is RequestKind.BATCH:
         request = replace(request, body=request.body.replace(b'"Create"', b'"Upsert"'))
     elif route.kind is RequestKind.CREATE:
@@ -73,7 +75,7 @@ def _ignore_etags(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _round_numbers(answer: Answer, request: Request, route: Route) -> Reply:
-    """Round a whole number beyond 2^53 to the next one that a double can hold."""
+    """Round a whole number beyond 2^53 to the nearest one that a double can hold."""
     if route.kind in _WRITES:
         body = json.loads(request.body, parse_int=lambda text: int(float(text)))
         request = _with_body(request, body)
@@ -91,7 +93,7 @@ def _trim_id(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _miss_in_batches(answer: Answer, request: Request, route: Route) -> Reply:
-    """Let a batch that reads find nothing, as a replica that is behind would."""
+    """Let a batch that reads an item find none, as a replica that is behind would."""
     if route.kind is RequestKind.BATCH and b'"Read"' in request.body:
         request = _with_body(request, [{**one, "id": "later"} for one in jsontext.decode(request.body)])
     return answer(request, route)
@@ -107,7 +109,7 @@ def _refuse_long_keys(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _say_owner_missing(answer: Answer, request: Request, route: Route) -> Reply:
-    """Answer 404/1003 for a missing item, which is the answer for a missing container."""
+    """Answer 404/1003 for a missing item. Azure gives this answer for a missing container only."""
     reply = answer(request, route)
     if reply.status == 404 and reply.headers.get("x-ms-substatus") == "0":
         reply.headers["x-ms-substatus"] = "1003"
@@ -115,7 +117,7 @@ def _say_owner_missing(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _say_conflict(answer: Answer, request: Request, route: Route) -> Reply:
-    """Answer 409 where an etag does not match."""
+    """Answer 409 if an etag does not match. Azure answers 412."""
     reply = answer(request, route)
     if reply.status == 207:
         return replace(reply, body=reply.body.replace(b'"statusCode":412', b'"statusCode":409'))
@@ -123,7 +125,10 @@ def _say_conflict(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _refuse_metadata(answer: Answer, request: Request, route: Route, *, reads: bool) -> Reply:
-    """Refuse to change databases, containers and throughput, as with a role for data only; optionally, refuse to read them, too."""
+    """
+    Refuse to change databases, containers and throughput, as Azure does for a role that covers only data. With `reads`, refuse to
+    read them as well.
+    """
     if route.kind is RequestKind.METADATA and (
         reads or request.method != "GET" or route.segments[0] == "offers"
     ):
@@ -142,7 +147,7 @@ def _throttle_every_tenth() -> Around:
     return throttle
 
 
-# The change feed
+# Deviations of the change feed
 
 
 def _feed(change: Callable[[Reply], Reply], answer: Answer, request: Request, route: Route) -> Reply:
@@ -220,7 +225,9 @@ def _set(holder: Any, **values: object) -> Iterator[None]:
 
 
 def _never_expire(server: CosmosServer) -> Around:
-    """Write items as into a container without a default TTL, where the TTL of an item does not count."""
+    """
+    Return a deviation that writes each item as if its container had no default TTL, so that the TTL of the item has no effect.
+    """
 
     def keep(answer: Answer, request: Request, route: Route) -> Reply:
         if route.kind not in _WRITES:
@@ -234,7 +241,10 @@ def _never_expire(server: CosmosServer) -> Around:
 
 
 def _stands(around: Around) -> Switch[CosmosServer]:
-    """Switch a deviation on; of a batch it sees and makes JSON, also where the client, as that for .NET, has rows."""
+    """
+    Return a switch that puts this function between the server and the gateway. The function gets every batch as JSON and answers
+    with JSON, also if the client, such as that for .NET, sends binary rows.
+    """
 
     def translate(answer: Answer, request: Request, route: Route) -> Reply:
         if route.kind is not RequestKind.BATCH or not batch_body.is_binary(request.body):
@@ -247,7 +257,10 @@ def _stands(around: Around) -> Switch[CosmosServer]:
 
 @contextmanager
 def _stale(server: CosmosServer) -> Iterator[None]:
-    """Let single items be read as they were a while ago, whatever the session has seen. Feeds and queries are up to date."""
+    """
+    Answer reads of single items with a state that is a few seconds old, even if the session has seen a later one. Feeds and queries
+    stay up to date.
+    """
     replication = server.account.replication
 
     def forget_session(answer: Answer, request: Request, route: Route) -> Reply:

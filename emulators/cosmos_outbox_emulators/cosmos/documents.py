@@ -1,4 +1,4 @@
-"""The requests that write or read a single document, or delete those of a partition key."""
+"""Answers requests that write or read a single document, or delete all documents of a partition key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUOTA = "documentSize=10240;documentsSize=10485760;documentsCount=-1;collection
 def item_reply(
     container: Container, request: Request, kind: RequestKind, item_id: str | None, now: float
 ) -> Reply:
-    """Execute one operation on one item."""
+    """Execute a request that reads or writes one item, and return the reply."""
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
     if kind is RequestKind.DELETE and item_id is None:
@@ -54,7 +54,7 @@ def item_reply(
 
 
 def _delete_key_reply(container: Container, request: Request, now: float) -> Reply:
-    """Delete all items of a partition key. The service does this in the background; here it is done before the answer."""
+    """Delete all items of a partition key. Azure does this in the background; the emulator does it before it answers."""
     transaction = Transaction(container, key_of(container, request.headers), now)
     transaction.delete_all()
     transaction.commit()

@@ -1,8 +1,8 @@
 """
-Faults on demand: rules that pick requests by operation and container, and say how they shall go wrong.
+Fault rules of the Cosmos DB emulator. A rule selects requests by operation, container and partition, and says how they fail.
 
-Rules are counted, so a test knows exactly which request fails; a rule with a probability draws from its own seeded generator.
-The first rule that applies wins.
+A rule counts the requests that it matches, so a test knows exactly which one fails. A rule with a probability draws from a random
+generator of its own, which has a seed. If several rules apply to a request, the oldest one strikes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 
 
 class When(StrEnum):
-    """When a fault strikes: before the emulator has executed the request, or after (then only the answer is lost or false)."""
+    """
+    When a fault strikes: before the emulator executes the request, or after. After execution, only the answer is lost or replaced.
+    """
 
     BEFORE = "before"
     AFTER = "after"
@@ -31,19 +33,19 @@ class FaultRule:
     Args:
         operation: Defaults to every operation.
         container: Name of the container. Defaults to every container.
-        partition: Id of the physical partition (its range) that the request names, or holds the partition key that it names.
-            Defaults to every one, and to requests that name none.
-        skip: So many matching requests pass first. Defaults to 0.
-        count: So many requests are hit, then the rule is gone. Defaults to all.
-        probability: Chance that a matching request is hit. Defaults to 1.
-        seed: Of the generator behind `probability`. Defaults to 0.
-        delay_s: Wait before going on. Defaults to 0.
+        partition: Id of the physical partition (range) that a request names, or that holds its partition key. Defaults to every
+            partition, and to requests that name none.
+        skip: Number of matching requests that pass first. Defaults to 0.
+        count: Number of requests to strike, after which the rule is removed. Defaults to all.
+        probability: Chance that a matching request is struck. Defaults to 1.
+        seed: Seed of the random generator for `probability`. Defaults to 0.
+        delay_s: Seconds to wait before the request goes on. Defaults to 0.
         drop: Cut the TCP connection instead of answering. Defaults to False.
         status: Answer with this HTTP status. Defaults to the true answer.
-        substatus: Sent with `status`. Defaults to 0.
-        retry_after_ms: Sent with `status`. Defaults to none.
+        substatus: Sub-status that is sent with `status`. Defaults to 0.
+        retry_after_ms: Retry delay that is sent with `status`. Defaults to none.
         when: Strike before or after execution. Defaults to before.
-        op_index: Fail only this operation of a batch, with `status`; nothing of the batch is applied.
+        op_index: Number of the only operation of a batch that fails with `status`; nothing of the batch is applied.
     """
 
     operation: RequestKind | None = None
@@ -67,17 +69,17 @@ class FaultRule:
             if value is not None and not low <= value <= high:
                 raise ValueError(f"{name} must be from {low} to {high}, not {value}")
         if self.op_index is not None and (self.operation is not RequestKind.BATCH or self.status is None):
-            raise ValueError("op_index needs operation 'batch' and a status")
+            raise ValueError("a fault with op_index needs the operation 'batch' and a status")
         if self.op_index is not None and self.when is When.AFTER:
-            raise ValueError("op_index fails an operation, so it cannot strike after execution")
+            raise ValueError("a fault with op_index cannot strike after execution")
         if self.drop and self.status is not None:
-            raise ValueError("give drop or status, not both")
+            raise ValueError("a fault has either drop or status, not both")
         if not self.drop and self.status is None and not self.delay_s:
             raise ValueError("a fault needs status, drop or delay_s")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FaultRule:
-        """Read a rule from JSON. A mistake raises a ValueError that names the field."""
+        """Return the rule that a JSON object describes. If the object has a mistake, raise a ValueError that names the field."""
         unknown = values.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(
@@ -107,7 +109,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def _read(name: str, value: Any) -> Any:
     types = _TYPES.get(name, (int,))
     if type(value) not in types:
-        raise ValueError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
+        raise ValueError(f"{name} must be of type {' or '.join(kind.__name__ for kind in types)}")
     kinds: dict[str, type[StrEnum]] = {"operation": RequestKind, "when": When}
     if name not in kinds:
         return value
@@ -117,7 +119,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 class _Armed:
-    """A rule, and how often it still strikes."""
+    """A rule in force: how many requests it still skips, and how many it still strikes."""
 
     def __init__(self, rule: FaultRule) -> None:
         self.rule = rule
@@ -144,7 +146,7 @@ class _Armed:
 
 
 class Faults:
-    """The rules in force, oldest first."""
+    """The fault rules in force, oldest first."""
 
     def __init__(self) -> None:
         self._armed: list[_Armed] = []
@@ -161,11 +163,11 @@ class Faults:
         self._armed.clear()
 
     def is_idle(self, rule: FaultRule) -> bool:
-        """Say whether a rule is in force that has struck no request."""
+        """Say whether this rule is in force and has not struck any request yet."""
         return any(armed.rule is rule and not armed.struck for armed in self._armed)
 
     def as_list(self) -> list[dict[str, Any]]:
-        """Return each rule, and how many more requests it strikes."""
+        """Return each rule as a JSON object. Its `left` is the number of requests that the rule still strikes."""
         return [
             {
                 **{
@@ -181,7 +183,10 @@ class Faults:
     def strike(
         self, kind: RequestKind, container: str | None, *, partition: Callable[[], str | None] = lambda: None
     ) -> FaultRule | None:
-        """Return the rule that strikes this request, and use it up by one. `partition` is called if a rule names a partition."""
+        """
+        Return the first rule that strikes this request, and count one of its strikes; None if no rule strikes it. `partition` is
+        called only if a rule names a partition.
+        """
         for armed in self._armed:
             if armed.strikes(kind, container, partition):
                 if armed.left == 0:

@@ -1,4 +1,4 @@
-"""The requests that read many documents: queries, the read of a whole feed, and the change feed."""
+"""Answers requests that read many documents: queries, the list of all documents, and the change feed."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from cosmos_outbox_emulators.cosmos.scope import Window, window_of_key
 from cosmos_outbox_emulators.cosmos.walk import Walk
 
 _DEFAULT_PAGE = 100
-_UNLIMITED = 2**31  # the size alone then ends a page of the change feed
+_UNLIMITED = 2**31  # a page of the change feed then ends by its size alone
 _RANGE_ID = re.compile(r"\d{1,9}", re.ASCII)
 _HEX = re.compile(
     r"[0-9A-F]{0,300}"
-)  # of a hierarchical key's three hashes and the bound "FF" behind them, or of version 1 with 101 bytes of text
+)  # long enough for a hierarchical key's three hashes and the bound "FF", and for version 1 with 101 bytes of text
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
 _NOTHING = object()
 
 
 def query_reply(container: Container, request: Request, now: float) -> Reply:
     """
-    Answer a query over one partition key or one range, or over several if their rows need no merging. Otherwise return the plan by
-    which the client merges them.
+    Answer a query with its rows if it reads one partition key or one range, or several whose rows need no merging. Otherwise return
+    the plan by which the client merges the rows.
     """
     headers = request.headers
     if "a-im" in headers:
@@ -54,7 +54,8 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
         key, crossing = _key_in_filter(container, query), is_on(headers, CROSS_PARTITION)
-        # The client merges an aggregate, or refuses to: azure-cosmos merges none without VALUE.
+        # If the request allows cross-partition queries, a query with an aggregate gets a plan, even if it has one key. The client
+        # merges the aggregate or refuses to: azure-cosmos merges none without VALUE.
         if key is not None and not (crossing and query.aggregates):
             partitions, window = [container.partition_of(key.epk)], window_of_key(key)
         elif not crossing:
@@ -65,14 +66,14 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
 
 
 def readfeed_reply(container: Container, request: Request, now: float) -> Reply:
-    """List all items."""
+    """List all items of a container, or of the partition key or range that the request names."""
     return _query(container, request, now, sql.EVERYTHING, Walk(*_scope(container, request.headers)))
 
 
 def _key_in_filter(container: Container, query: sql.Query) -> LogicalKey | None:
     """
-    Return the partition key that the filter of a query names. The filter must be a plain conjunction that sets each path equal to a
-    value.
+    Return the partition key that a query's filter names, or None. The filter must consist of comparisons joined by AND, which set
+    each path of the partition key equal to a value.
     """
     values = [query.equalities.get(path, _NOTHING) for path in container.key_paths]
     return None if _NOTHING in values else logical_key(values, container.version)
@@ -114,12 +115,15 @@ def _query(container: Container, request: Request, now: float, query: sql.Query,
 
 
 def changefeed_reply(container: Container, request: Request, now: float) -> Reply:
-    """Answer one page of the change feed in latest-version mode: 200 with changes, or 304. Both carry the continuation as etag."""
+    """
+    Answer one page of the change feed in latest-version mode: 200 with changes, or 304 without. Both have the continuation in their
+    etag.
+    """
     mode = request.headers.get("a-im", "").lower()
-    if mode == "full-fidelity feed":  # with the text by which clients recognise an account without this mode
+    if mode == "full-fidelity feed":  # clients recognise this refusal by its text
         raise bad_request("The change feed mode 'All Versions and Deletes' must be enabled on the account.")
     if mode != "incremental feed":
-        raise bad_request("A-IM names no mode of the change feed: it is Incremental Feed.")
+        raise bad_request("The header A-IM must be 'Incremental Feed', the only change feed mode here.")
     partitions, window = _scope(container, request.headers)
     if len(partitions) > 1:
         raise bad_request("A change feed request must address one partition key range.")
@@ -160,7 +164,7 @@ def _after_lsn(headers: Mapping[str, str], newest: int) -> int:
 
 def _newer_than(headers: Mapping[str, str]) -> float | None:
     text = headers.get("if-modified-since")
-    if text is None or "if-none-match" in headers:  # a continuation is more precise than a start
+    if text is None or "if-none-match" in headers:  # a continuation is more precise than a start time
         return None
     try:
         return parsedate_to_datetime(text).timestamp()
@@ -169,7 +173,10 @@ def _newer_than(headers: Mapping[str, str]) -> float | None:
 
 
 def _scope(container: Container, headers: Mapping[str, str]) -> tuple[Sequence[Partition], Window]:
-    """Return what a feed request addresses: one key, one range (410 if it is gone), a window of one range, or everything."""
+    """
+    Return the partitions and the effective partition keys that a feed request addresses: one key, one range, a part of one range,
+    or everything. A request for a range that is gone is refused with 410.
+    """
     if "x-ms-documentdb-partitionkey" in headers:
         key = container.key_from_header(headers["x-ms-documentdb-partitionkey"])
         return [container.partition_of(key.epk)], window_of_key(key)

@@ -1,5 +1,5 @@
 """
-One request in, one reply out: finding the way, checking the key, and turning every refusal into the reply Azure would send.
+Turns one request into one reply: finds its route, checks its signature, executes it, and answers every refusal as Azure would.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _ACTIVITY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class Gateway:
-    """Answers requests from an account's data. It is synchronous, so no operation is half done between two requests."""
+    """
+    Answers requests from the data of an account. It is synchronous, so an operation is always finished before the next request
+    begins.
+    """
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -52,13 +55,16 @@ class Gateway:
     def throttle(
         self, container: Container, request_units: float, buckets: Mapping[str, float] | None = None
     ) -> None:
-        """Give a container so many request units a second from now on, with the percentages of its buckets; 0 removes the limit."""
+        """
+        Limit a container to so many request units a second from now on, and each throughput bucket to its percentage of them. 0
+        removes the limit.
+        """
         self._throttles.pop(container.rid, None)
         if request_units:
             self._throttles[container.rid] = Throttle(request_units, buckets)
 
     def admit(self, request: Request) -> Route:
-        """Route a request and check its signature; count it."""
+        """Check the route and the signature of a request, count the request, and return its route."""
         route = route_of(request)
         check_signature(self.account.keys, request.method, route.segments, request.headers)
         check_headers(request.headers)
@@ -69,8 +75,8 @@ class Gateway:
 
     def partition_of(self, request: Request, route: Route) -> str | None:
         """
-        Return the id of the physical partition that a request addresses, by its range or by a partition key; None if it addresses
-        none.
+        Return the id of the physical partition that a request addresses, by its range or by a partition key. Return None if it
+        addresses none.
         """
         range_id, key = range_of(request.headers), request.headers.get("x-ms-documentdb-partitionkey")
         if range_id is not None or key is None:
@@ -82,18 +88,21 @@ class Gateway:
             return None  # the error is raised when the request is executed
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
-        """Execute a request (admitted before, or now). This never raises."""
+        """
+        Execute a request and return the reply. A request without a `route` was not admitted yet and is admitted here. Every error
+        becomes a reply, so this method never raises.
+        """
         try:
             return self._stamp(request, self._execute(request, route or self.admit(request), fault))
         except CosmosError as error:
             return self.refuse(request, error)
         except (RecursionError, UnicodeError) as error:
-            # Nothing was applied: nested or undecodable input of a request is read before the commit.
+            # Nothing was written, because a request is decoded completely before its transaction commits.
             return self.refuse(
                 request, bad_request(f"The request is too deeply nested or not UTF-8: {error}.")
             )
         except Exception:
-            # A defect of the emulator. The client must get an answer, and the log the traceback.
+            # This is a defect of the emulator. The client gets an answer with status 500, and the log gets the traceback.
             log.exception("request.failed", extra={"method": request.method, "target": request.target})
             return self.refuse(request, CosmosError(500, "The emulator has a defect; see its log."))
 
@@ -102,7 +111,7 @@ class Gateway:
         headers = {**error.headers, "x-ms-substatus": str(error.substatus), "x-ms-request-charge": "1.00"}
         if error.retry_after_ms is not None:
             headers["x-ms-retry-after-ms"] = str(error.retry_after_ms)
-        # A message may quote the client's text, even if it has no UTF-8 form.
+        # The message may quote text of the client that has no UTF-8 form, so characters that cannot be encoded are replaced.
         text = jsontext.encode({k: v.encode(errors="replace").decode() for k, v in body.items()})
         return self._stamp(request, Reply(status=error.status, body=text, headers=headers))
 
@@ -147,7 +156,8 @@ class Gateway:
             reply = self._execute_on(container, request, route, fault, now)
         except CosmosError as error:
             partition = container.find(self.partition_of(request, route))
-            # A session also learns from a refusal, except from one that is caused by the session itself.
+            # The reply to a refused operation also has a session token, unless its sub-status shows a cause such as the session
+            # itself.
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
                 reads = route.kind is RequestKind.READ
                 lsn = lsn_of_replicas(container, partition, now) if reads else partition.lsn
@@ -180,6 +190,6 @@ class Gateway:
 
 
 def _code(status: int) -> str:
-    """Return the service's name for a status: 404 is NotFound."""
+    """Return the name that the service has for a status, such as NotFound for 404."""
     known = {one.value: one.phrase.title().replace(" ", "") for one in http.HTTPStatus} | {449: "RetryWith"}
     return known.get(status, str(status))

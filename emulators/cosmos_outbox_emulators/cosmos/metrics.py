@@ -1,4 +1,4 @@
-"""What a query says of its execution when asked: plausible values, for code that reads them."""
+"""The metrics of a query that a client can ask for: plausible values, for code that reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from cosmos_outbox_emulators.cosmos import jsontext
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.sql import Query
 
-# The time for running the query is what remains beside the first and the last time: it has to be more than zero.
+# Clients compute the time for running the query by subtracting some of these times from others. The result has to be more than
+# zero.
 _TIMES = (
     "totalExecutionTimeInMs=1.00;queryCompileTimeInMs=0.01;queryLogicalPlanBuildTimeInMs=0.01;"
     "queryPhysicalPlanBuildTimeInMs=0.01;queryOptimizationTimeInMs=0.01;indexLookupTimeInMs=0.01;documentLoadTimeInMs=0.01;"
@@ -18,7 +19,10 @@ _TIMES = (
 
 
 def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
-    """Return the metrics of a query: its rows are counted, and an aggregate counts as answered from its index alone."""
+    """
+    Return the text of the query metrics header. The rows are counted. A query with aggregates counts as answered from the index, so
+    it retrieved no documents.
+    """
     count, size = len(rows), sum(map(len, rows))
     retrieved = (0, 0) if query.aggregates else (count, size)
     counts = {
@@ -32,7 +36,7 @@ def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
 
 
 def index_metrics(container: Container) -> str:
-    """Return the index of the partition key as the index that was used."""
+    """Return index metrics that name the index of the partition key as the only index that the query used."""
     used = {
         "FilterExpression": "",
         "IndexSpec": f"/{'/'.join(container.key_paths[0])}/?",

@@ -17,7 +17,9 @@ _LEAST_MANUAL, _LEAST_AUTOSCALE = 400, 1000
 
 
 def requested_content(headers: Mapping[str, str]) -> JsonObject | None:
-    """Return the content of the offer for which a request to create something asks; None if it asks for none."""
+    """
+    Return the content of the offer that a request to create a database or container asks for; None if it asks for no throughput.
+    """
     manual, autoscale = (
         headers.get(f"x-ms-{name}") for name in ("offer-throughput", "cosmos-offer-autopilot-settings")
     )
@@ -33,25 +35,25 @@ def manual(throughput: Any) -> JsonObject:
 
 
 def replace(old: JsonObject, content: Any) -> JsonObject:
-    """Return the content of an offer after its replacement by another of the same mode."""
+    """Return the new content of an offer. Manual throughput stays manual, and autoscale stays autoscale."""
     if not isinstance(content, dict):
         raise bad_request("The offer has no 'content'.")
     if "offerAutopilotSettings" in old:
         return _autoscale(content.get("offerAutopilotSettings"))
     if "offerAutopilotSettings" in content:
         raise bad_request(
-            "Manual throughput is changed to autoscale by a migration, which this emulator has not."
+            "Manual throughput becomes autoscale only by a migration, which this emulator does not support."
         )
     return manual(content.get("offerThroughput"))
 
 
 def partitions_of_new(content: JsonObject) -> int:
-    """Return the number of partitions of a new container: one for each started 6,000 RU/s."""
+    """Return the number of partitions of a new container with this throughput: one for each started 6,000 RU/s."""
     return -(-_most(content) // PER_NEW_PARTITION)
 
 
 def partitions_for(content: JsonObject) -> int:
-    """Return how many partitions can carry the throughput: each has at most 10,000 RU/s."""
+    """Return how many partitions this throughput needs, as each partition has at most 10,000 RU/s."""
     return -(-_most(content) // _PER_PARTITION)
 
 
@@ -62,7 +64,7 @@ def _most(content: JsonObject) -> int:
 
 
 def describe(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonObject) -> JsonObject:
-    """Return the offer of an owner, as a resource."""
+    """Return an offer as the resource that clients read, with the database or container that owns it."""
     return {
         "resource": owner["_self"],
         "offerType": "Invalid",

@@ -1,4 +1,4 @@
-"""An account in a database file: what it held at the last start, and what each request changes."""
+"""Keeps an account in a database file: restores it at the start, and saves what each request changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ Mark = tuple[int, str]
 
 
 class AccountFile:
-    """Restores an account when it is made. `save` stages all changes since then, and the caller commits them."""
+    """
+    Restores an account when an object of this class is created. From then on, `save` writes all changes into the open transaction,
+    which the caller commits.
+    """
 
     def __init__(self, connection: sqlite3.Connection, account: Account) -> None:
         self._connection = connection
@@ -79,7 +82,7 @@ class AccountFile:
     def _partitions(self, rid: str) -> list[Partition]:
         rows = self._connection.execute(
             "SELECT key, id, epk, sequence, lsn, etag, ts, body, expires_at FROM items WHERE rid = ?"
-            " ORDER BY lsn, etag",  # in the order of the operations of a batch
+            " ORDER BY lsn, etag",  # the etags of one batch have the order of its operations
             (rid,),
         )
         items = [
@@ -114,7 +117,7 @@ class AccountFile:
     # Saving
 
     def save(self) -> None:
-        """Stage all changes since the last call in the open transaction of the database."""
+        """Write all changes since the last call into the open transaction of the database."""
         self._save_definitions()
         if self._changed:
             self._save_items(self._changed)
@@ -128,7 +131,7 @@ class AccountFile:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Remove expired items: no other code notices that they expired."""
+        """Delete expired items from the database. This is needed because nothing notifies this class when an item expires."""
         self._until_sweep = _SWEEP_EVERY
         self._connection.execute("DELETE FROM items WHERE expires_at <= ?", (self._account.clock(),))
 
@@ -154,7 +157,8 @@ class AccountFile:
             if before != _mark(container):
                 self._save_container(name, container)
                 if before is None or before[1] != container.properties["_etag"]:
-                    # It is new, or its items may expire at other times now.
+                    # The container is new, or its properties changed, so that its items may expire at other times. All of them are
+                    # saved.
                     written = (item for part in container.partitions for item in part.changes_after(0))
                     self._save_items({(container.rid, item.key): item for item in written})
                 self._watch(container)

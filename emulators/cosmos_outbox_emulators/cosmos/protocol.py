@@ -1,4 +1,6 @@
-"""Requests and replies without sockets, and the names of the operations that a request can be."""
+"""
+Requests and replies of the Cosmos DB protocol, independent of sockets, and the kinds of operations that a request can ask for.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
 
 class RequestKind(StrEnum):
-    """The kind of a request. Faults are selected and requests are counted by these names."""
+    """The kind of a request. Fault rules select requests by these names, and requests are counted by them."""
 
     ACCOUNT = "account"
     METADATA = "metadata"
@@ -54,7 +56,7 @@ WRITES = frozenset(("create", "upsert", "replace", "delete", "patch", "batch"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. `headers` must find names in any case. `origin` is scheme and host as the client sees them."""
+    """One HTTP request. Its `headers` must find names in any case. Its `origin` is the scheme and host that the client used."""
 
     method: str
     target: str
@@ -65,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One HTTP reply."""
+    """One HTTP reply: its status, body and headers."""
 
     status: int
     body: bytes = b""
@@ -74,7 +76,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A request whose path was understood."""
+    """The kind of a request, and the segments of its path."""
 
     kind: RequestKind
     segments: tuple[str, ...]
@@ -85,7 +87,7 @@ class Route:
 
 
 def route_of(request: Request) -> Route:
-    """Return the route of a request. Refuse an unknown path (404), or a method that the path does not have (405)."""
+    """Return the route of a request. Refuse an unknown path with 404, and a method that the path does not support with 405."""
     segments = _segments(request.target)
     names = segments[0::2]
     depth = len(segments)
@@ -136,7 +138,7 @@ def _kind_of_post(headers: Mapping[str, str]) -> RequestKind:
 def _route_of(request: Request, segments: tuple[str, ...], kinds: Mapping[str, RequestKind]) -> Route:
     kind = kinds.get(request.method)
     if kind is None:
-        raise CosmosError(405, f"The resource does not support {request.method[:20]}.")
+        raise CosmosError(405, f"The resource does not support the method {request.method[:20]}.")
     return Route(kind=kind, segments=segments)
 
 
@@ -171,16 +173,18 @@ def is_query(headers: Mapping[str, str]) -> bool:
 
 
 def range_of(headers: Mapping[str, str]) -> str | None:
-    """Return the id of the partition key range that a request names; older clients put the container's resource id before it."""
+    """
+    Return the id of the partition key range that a request names, or None. Older clients put the container's resource id before it.
+    """
     named = headers.get("x-ms-documentdb-partitionkeyrangeid")
     return None if named is None else named.rpartition(",")[2]
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Refuse a header with a value that the service does not know."""
+    """Refuse a request if one of its headers has a value that the service does not know, or names a trigger."""
     for name, known in _KNOWN_VALUES.items():
         value = headers.get(name)
-        # the SDK for .NET sends an empty header where it has no value
+        # The SDK for .NET sends a header without a value if it has none to send, so empty values are accepted.
         if value and value.lower() not in known:
             raise bad_request(f"The value '{value[:50]}' specified for the header '{name}' is invalid.")
     for name in _TRIGGERS:
@@ -193,13 +197,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def page_size(headers: Mapping[str, str]) -> int:
-    """Return how many rows a page may have; -1 leaves the number to the service."""
+    """Return the largest number of rows that a page may have, at most 1000. A request with -1 leaves the number to the service."""
     asked = whole_number(headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
     return min(asked, _LARGEST_PAGE) if asked > 0 else _LARGEST_PAGE
 
 
 def whole_number(headers: Mapping[str, str], name: str, *, default: int, least: int) -> int:
-    """Read a header that must be a whole number, not below `least`."""
+    """Return the value of a header that must be a whole number of at least `least`, or `default` without this header."""
     text = headers.get(name)
     if text is None:
         return default

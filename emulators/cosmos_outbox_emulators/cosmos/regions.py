@@ -1,5 +1,6 @@
 """
-Regions: an account that failed over has two, which are two names of this machine; only one of them takes writes.
+The regions of an account. An account that failed over has two regions, which are two host names of this machine, and only one of
+them accepts writes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ _WRITE_FORBIDDEN = 3
 
 
 def fail_over(account: Account) -> str:
-    """Let the other region accept the writes, and return its host."""
+    """Let the other one of two regions accept the writes, and return its host name."""
     account.write_host = "127.0.0.1" if account.write_host == "localhost" else "localhost"
     return account.write_host
 
 
 def locations(account: Account, origin: str) -> dict[str, Any]:
-    """Describe the regions with the address that the client used: another address would send the SDK past a mapped port."""
+    """
+    Describe the regions of an account by the address that the client used. With another address, the SDK would bypass a mapped
+    port.
+    """
     if account.write_host is None:
         writable = readable = [{"name": "Local", "databaseAccountEndpoint": f"{origin}/"}]
     else:
@@ -37,7 +41,7 @@ def locations(account: Account, origin: str) -> dict[str, Any]:
 
 
 def refuse_writes_elsewhere(account: Account, request: Request, kind: RequestKind) -> None:
-    """Refuse a write that was sent to the region which accepts none."""
+    """Refuse a write that was sent to the region that accepts no writes."""
     if account.write_host in (None, urlsplit(request.origin).hostname) or kind not in WRITES:
         return
     text = "The requested operation cannot be performed at this region."

@@ -1,4 +1,4 @@
-"""What replies about documents have in common: headers, arrays and listings made of JSON that is ready."""
+"""The parts that replies about documents have in common: headers, and JSON arrays that are joined from stored JSON texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def document_headers(
 
 
 def refusal_headers(container: Container, partition: Partition, lsn: int) -> dict[str, str]:
-    """Return the headers of a refused operation: they tell the session, and not the owner, which the service leaves out."""
+    """
+    Return the headers of the reply to a refused operation. They include the session token, but not the container's resource id,
+    which the service leaves out.
+    """
     headers = document_headers(container, partition, 1.0, lsn=lsn)
     return {name: value for name, value in headers.items() if name != "x-ms-content-path"}
 

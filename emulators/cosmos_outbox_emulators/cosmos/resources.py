@@ -1,4 +1,4 @@
-"""The requests about databases, containers and partition key ranges."""
+"""Answers requests about the account, databases, containers, throughput and partition key ranges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cosmos_outbox_emulators.cosmos.replies import listing
 from cosmos_outbox_emulators.cosmos.walk import Listed
 
 _CHARGE = {"x-ms-request-charge": "1.00"}
-# This text contains JSON. The SDK for .NET gives it to native code, which ends the process if a field is missing.
+# This text contains JSON. The SDK for .NET passes it to native code, which aborts the process if a field is missing.
 _QUERY_ENGINE = (
     '{"maxSqlQueryInputLength":262144,"maxJoinsPerSqlQuery":10,"maxLogicalAndPerSqlQuery":2147483647,'
     '"maxLogicalOrPerSqlQuery":2147483647,"maxUdfRefPerSqlQuery":10,"maxInExpressionItemsCount":2147483647,'
@@ -35,7 +35,7 @@ _QUERY_ENGINE = (
 
 
 def account_reply(account: Account, request: Request) -> Reply:
-    """Describe the account."""
+    """Return the description of the account that SDKs read first: its regions, replicas, consistency and query engine."""
     replicas = {"minReplicaSetSize": 1, "maxReplicasetSize": 4}
     return _json(
         {
@@ -57,7 +57,7 @@ def account_reply(account: Account, request: Request) -> Reply:
 
 
 def metadata_reply(account: Account, request: Request, segments: tuple[str, ...]) -> Reply:
-    """Create, read, list, replace or delete a database or a container."""
+    """Create, read, list, replace or delete a database, a container or its throughput."""
     if segments[0] == "offers":
         return _offers(account, request, segments)
     if len(segments) == 1:
@@ -124,7 +124,7 @@ def _offer(offer: JsonObject) -> Reply:
 
 
 def conflicts_reply(container: Container, request: Request, segments: tuple[str, ...]) -> Reply:
-    """List no conflicts: only one region accepts writes."""
+    """Answer that there are no conflicts: only one region accepts writes, so none can occur."""
     if len(segments) == 6:
         raise not_found()
     several = "x-ms-documentdb-partitionkey" not in request.headers
@@ -134,7 +134,10 @@ def conflicts_reply(container: Container, request: Request, segments: tuple[str,
 
 
 def ranges_reply(container: Container, request: Request) -> Reply:
-    """List the partition key ranges. If the list has not changed, answer a literal 304: the SDK polls until it gets one."""
+    """
+    List the partition key ranges. If the list has not changed since the client read it, answer 304: the SDK repeats its request
+    until it gets this status.
+    """
     etag = f'"{container.generation}"'
     headers = {"etag": etag, **_CHARGE}
     if request.headers.get("if-none-match") == etag:
@@ -160,7 +163,7 @@ def ranges_reply(container: Container, request: Request) -> Reply:
 
 
 def _page(name: str, found: list[JsonObject], request: Request, *, rid: str = "") -> Reply:
-    """Answer a page of what is listed, or of a query over it."""
+    """Answer with one page of these resources: all of them, or those that a query selects."""
     query = sql.parse_request(request.body) if is_query(request.headers) else sql.EVERYTHING
     more = request.headers.get("x-ms-continuation")
     page = sql.run(query, Listed(found), page_size=page_size(request.headers), continuation=more)
@@ -176,7 +179,7 @@ def _describe(container: Container, request: Request, *, status: int = 200) -> R
         properties = {**properties, "statistics": _statistics(container)}
     reply = _json(properties, status=status)
     reply.headers["etag"] = container.properties["_etag"]
-    # That of the parent: the SDK for Java makes the address of the container from it.
+    # The header has the path of the parent, which is the database. The SDK for Java makes the address of the container from it.
     reply.headers["x-ms-alt-content-path"] = quote(container.path.rpartition("/colls/")[0])
     if is_on(request.headers, "x-ms-documentdb-populatequotainfo"):
         reply.headers["x-ms-resource-quota"] = (

@@ -1,4 +1,4 @@
-"""A seed: databases, containers and items that an account begins with, as one JSON document."""
+"""A seed: a JSON document with the databases, containers and items that an account has from its start."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OF_CONTAINER = frozenset(
 
 def plant(account: Account, seed: Any) -> None:
     """
-    Create what a seed names and the account lacks. What exists already stays as it is.
+    Create the databases, containers and items of a seed that the account does not have yet. Existing ones stay as they are.
 
     Raises:
-        ValueError: names the path of the first mistake.
+        ValueError: the seed has a mistake; the message names the path of the first one.
     """
     for path, database in _objects(_check_object(seed, "seed", {"databases"}), "databases"):
         _check_object(database, path, {"id", "containers"})
@@ -73,7 +73,10 @@ def _value_at(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def _definition(key: Any) -> Any:
-    """Return a partition key definition: for one path, for the paths of a hierarchical key, or as the seed has it."""
+    """
+    Return the partition key definition for a seed's `partitionKey`, which is a path, a list of the paths of a hierarchical key, or
+    a complete definition.
+    """
     if isinstance(key, str):
         return {"paths": [key], "kind": "Hash", "version": 2}
     return {"paths": key, "kind": "MultiHash", "version": 2} if isinstance(key, list) else key
@@ -93,7 +96,7 @@ def _check_object(value: Any, path: str, known: frozenset[str] | set[str] | None
         raise ValueError(f"{path}: expected an object, got {value!r:.80}")  # noqa: TRY004  # as above
     for name in value:
         if known is not None and name not in known:
-            raise ValueError(f"{path}.{name}: unknown field, known are {', '.join(sorted(known))}")
+            raise ValueError(f"{path}.{name}: unknown field, not one of {', '.join(sorted(known))}")
     return value
 
 

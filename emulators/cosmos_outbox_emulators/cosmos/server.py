@@ -1,4 +1,4 @@
-"""The HTTP server: reads requests, lets faults strike, adds latency, writes replies."""
+"""The HTTP server of the Cosmos DB emulator: reads requests, lets faults strike, adds latency and writes replies."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cosmos_outbox_emulators.cosmos.gateway import Gateway
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, Route
 from cosmos_outbox_emulators.http_log import log
 
-# A function that stands between the server and the true answer of a request
+# An Answer returns the true reply to a request. An Around stands between server and Answer, and may change the request or the
+# reply.
 Answer = Callable[[Request, Route], Reply]
 Around = Callable[[Answer, Request, Route], Reply]
 
 _MOST_BYTES_READ = 16 * 1024 * 1024
-_IDLE_SECONDS = 3600.0  # a shorter one would close connections under clients that are about to use them
+_IDLE_SECONDS = 3600.0  # after a shorter time, a client might be about to use the connection again
 _LONGEST_STOP_SECONDS = 1.0
 
 
 class CosmosServer:
     """
-    Serves an account for as long as the `async with` block lasts: over plain http, or over https with `tls`. Port 0 takes a free
-    port.
+    Serves an account while the `async with` block lasts, over http, or over https with `tls`. With port 0, it takes a free port.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class CosmosServer:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
-        # Clients take the service's time from it: it has to be that of `_ts`, also where the clock was moved.
+        # Clients take the service's time from the Date header, so the header must agree with `_ts`, even if a test moved the clock.
         dated = {**reply.headers, "Date": formatdate(self.account.clock(), usegmt=True)}
         return web.Response(status=reply.status, body=reply.body, headers=dated)
 
@@ -126,7 +126,7 @@ class CosmosServer:
         return self.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
 
     def answer(self, asked: Request, route: Route, fault: FaultRule | None = None) -> Reply:
-        """Answer a request that was admitted, as far as a deviation allows it."""
+        """Answer a request that was admitted. A deviation that is in force may change the answer."""
         if self.around is None:
             return self.gateway.answer(asked, route, fault)
         try:
@@ -135,7 +135,7 @@ class CosmosServer:
             return self.gateway.refuse(asked, error)
 
     async def _fail(self, asked: Request, route: Route, fault: FaultRule) -> Reply | None:
-        """Let a fault strike one request. None means that the connection is cut instead of an answer."""
+        """Let a fault strike one request, and return the reply. None means that the server cuts the connection instead."""
         reply = self.answer(asked, route) if fault.when is When.AFTER else None
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
@@ -153,12 +153,12 @@ class CosmosServer:
 
 
 def _origin_form(target: str) -> str:
-    """Reduce `http://host/path`, which proxies send, to `/path`."""
+    """Return the path of a request target. Clients behind a proxy send `http://host/path` instead of `/path`."""
     return "/" + target.split("/", 3)[-1] if target.startswith(("http://", "https://")) else target
 
 
 async def _read(request: web.BaseRequest) -> bytes | CosmosError:
-    """Read the body, or return why that fails: the gateway words the refusal later."""
+    """Read the body of a request. If that fails, return the error, with which the gateway refuses the request later."""
     if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []

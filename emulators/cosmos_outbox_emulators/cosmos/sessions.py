@@ -1,7 +1,8 @@
 """
-What a reader may see: what its session has seen at least, and at most what the replica that answers has got.
+Session consistency: what a reader sees, given what its session has seen and what the answering replica has received.
 
-With a replica lag every read is answered as of that long ago; one whose session is further is refused with 404/1002. Writes never lag.
+If replicas lag, every read is answered as of that many seconds ago. A read whose session has seen a later write is refused with
+404/1002. Writes never lag.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ _ANY_VERSION = ("-1", None)
 
 
 def lsn_of_replicas(container: Container, partition: Partition, now: float) -> int:
-    """Return the last LSN of a partition that the replicas have."""
+    """Return the last LSN of a partition that its replicas have received."""
     lag = container.replication.lag_s
     return partition.lsn_at(now - lag) if lag else partition.lsn
 
 
 def readable_lsn(container: Container, partition: Partition, headers: Mapping[str, str], now: float) -> int:
     """
-    Return the last LSN of a partition that a reader is shown.
+    Return the last LSN of a partition that a reader sees.
 
     Raises:
-        CosmosError: 404/1002, the session of the reader has seen a later one.
+        CosmosError: with 404/1002, if the reader's session has seen a later LSN.
     """
     reached = lsn_of_replicas(container, partition, now)
     require_seen(container, partition, headers, reached)
@@ -39,7 +40,7 @@ def readable_lsn(container: Container, partition: Partition, headers: Mapping[st
 def require_seen(
     container: Container, partition: Partition, headers: Mapping[str, str], reached: int
 ) -> None:
-    """Refuse a reader whose session has seen more than the answering replica has reached."""
+    """Refuse a read with 404/1002 if its session has seen more than the answering replica has received."""
     session = headers.get("x-ms-session-token")
     if session and _lsn_of_session(session, container, partition) > reached:
         raise CosmosError(
@@ -49,10 +50,10 @@ def require_seen(
 
 def _lsn_of_session(session: str, container: Container, partition: Partition) -> int:
     """
-    Return the LSN that a session token has of a range, or of the ranges from which it was split; 0 without a token.
+    Return the LSN that a session token has for a range, or for the ranges from which the range was split; 0 if it has none.
 
-    Each container has a version of its own in its tokens, since LSNs of two cannot be compared: SDKs send those of a container
-    that had the same name, and mix up those of containers whose writes they get no bodies of.
+    The tokens of each container have a version of their own, because LSNs of two containers cannot be compared. SDKs send the
+    tokens of an earlier container with the same name, and mix up the tokens of containers from whose writes they get no bodies.
     """
     seen = 0
     for text in session.split(","):

@@ -1,9 +1,11 @@
 """
-Throttling: the request units that a container has in a second, spread evenly over its physical partitions; what is above is refused.
+Throttling: a container has a number of request units for each second, spread evenly over its physical partitions. Requests beyond
+that are refused.
 
-A request is let in while its second has units left, whatever it will cost; what was spent too much is paid in the seconds after. Requests of low
-priority are refused first: one of high priority is refused only where those of high priority alone have used the second. How Azure weighs
-the two, and over what time, is not documented.
+A request is admitted while its partition has units left in this second, whatever the request will cost. Units that were spent
+beyond the limit are taken from the following seconds. Requests of low priority are refused first: a request of high priority is
+refused only if requests of high priority alone have used up the second. How Azure weighs the two, and over what time, is not
+documented.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _SECOND_MS = 1000
 
 
 def bucket_of(headers: Mapping[str, str]) -> str | None:
-    """Return the throughput bucket that a request names. Refuse one that does not exist."""
+    """Return the throughput bucket that a request names, or None. Refuse a request that names a bucket that does not exist."""
     bucket = headers.get(BUCKET)
     if bucket is not None and bucket not in _BUCKETS:
         raise bad_request(f"The throughput bucket must be from 1 to 5, not {bucket[:20]!r}.")
@@ -32,8 +34,8 @@ def bucket_of(headers: Mapping[str, str]) -> str | None:
 @dataclass(slots=True)
 class _Partition:
     """
-    The request units that a partition spent in this second, and those it still owes for earlier ones: in all, with high priority, and
-    by bucket.
+    The request units that a partition spent in this second, with those that it still owes for earlier seconds. They are counted in
+    all, with high priority, and by throughput bucket.
     """
 
     second: int
@@ -42,22 +44,23 @@ class _Partition:
 
 class Throttle:
     """
-    The request units of one container.
+    The limit of one container's request units.
 
     Args:
-        per_second: of all its partitions together.
-        buckets: by the id of a throughput bucket, the percentage of them that it may spend. Others may spend all.
+        per_second: Request units a second of all its partitions together.
+        buckets: Percentage of these units that each throughput bucket may spend, by its id. Requests without a bucket may spend
+            all.
     """
 
     def __init__(self, per_second: float, buckets: Mapping[str, float] | None = None) -> None:
         self._per_second = per_second
         self._shares = {bucket: percent / 100 for bucket, percent in (buckets or {}).items()}
         if wrong := [bucket for bucket in self._shares if bucket not in _BUCKETS]:
-            raise ValueError(f"buckets are named 1 to 5, not {wrong[0]!r}")
+            raise ValueError(f"the id of a throughput bucket must be from 1 to 5, not {wrong[0]!r}")
         self._partitions: dict[str, _Partition] = {}
 
     def admit(self, range_id: str, ranges: int, headers: Mapping[str, str], now: float) -> None:
-        """Refuse a request if its partition has no request units left for it."""
+        """Refuse a request with 429 if its partition has no request units left for it."""
         budget, bucket = self._per_second / ranges, bucket_of(headers)
         partition = self._partitions.setdefault(range_id, _Partition(int(now)))
         if passed := int(now) - partition.second:
@@ -71,7 +74,7 @@ class Throttle:
             raise _too_many(_OVER_BUDGET, now)
 
     def charge(self, range_id: str, headers: Mapping[str, str], units: float) -> None:
-        """Count the cost of a request that was let in."""
+        """Count the cost of a request that was admitted."""
         for name in {_ALL, _level(headers), bucket_of(headers) or _ALL}:
             self._partitions[range_id].spent[name] += units
 

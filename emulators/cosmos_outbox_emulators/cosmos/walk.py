@@ -1,8 +1,8 @@
 """
-The walk of a query over the partitions of a container: range by range, in each range by age.
+The order in which a query visits the items of a container: one range after the other, and by age in each range.
 
-A page never has rows of two ranges. What is left of a walk is a list of segments, each with the age behind which it goes on. It stays
-true when items are written and ranges are split or merged meanwhile: nothing is repeated or skipped.
+A page never has rows of two ranges. What remains of a walk is a list of segments, each with the age after which it continues. The
+list stays valid when items are written and ranges are split or merged: no item is repeated or skipped.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.scope import Window
 
 _NOWHERE: JsonObject = {"key": (b"", ""), "epk": "", "lsn": 0, "etag": "", "timestamp": 0, "expires_at": None}
-# effective partition keys from, up to; and the sequence after which items follow
+# A range of effective partition keys (from, up to), and the sequence number after which the remaining items come
 Segment = tuple[str, str, int]
 
 
 class Walk:
-    """The items of a window of effective partition keys."""
+    """Visits the items whose effective partition keys are in a window."""
 
     looks_ahead = False  # whether a full page knows if another page follows
 
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
         self.as_of: dict[str, int] = {}  # by range id, if a replica lags: the LSN up to which it reads
         self.partitions = partitions
-        # Of the ranges that a client visits one by one, the first alone has the row of a query without FROM
+        # A query without FROM has exactly one row. If a client visits the ranges one by one, only the first of them returns this
+        # row.
         self.is_first = not partitions or partitions[0].low <= window.low
         self._window = window
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
 
     def items(self, segment: Segment | None = None) -> Iterator[Item]:
-        """Yield the rest of a segment, or everything."""
+        """Yield the items that remain in a segment. Without a segment, yield all items."""
         low, high, after = segment or self.whole[0]
         for partition in self.partitions:
             if partition.low < high and low < partition.high:
@@ -45,7 +46,10 @@ class Walk:
                 yield from filter(self._window.contains, items)
 
     def head(self, segments: Sequence[Segment]) -> tuple[Segment | None, tuple[Segment, ...]]:
-        """Divide the rest into the part that the next range holds, and everything after it. Return None if nothing is left."""
+        """
+        Divide what remains of a walk: return the segment that lies in the next range, and the segments after it. The first one is
+        None if nothing is left.
+        """
         for index, (low, high, after) in enumerate(segments):
             for partition in self.partitions:
                 if partition.low < high and low < partition.high:
@@ -62,7 +66,7 @@ class Walk:
 
 
 class Listed(Walk):
-    """Resources that no partition holds, such as databases, by the age that their resource ids show."""
+    """Visits resources that are in no partition, such as databases. Their resource ids show their age."""
 
     looks_ahead = True
 
