@@ -156,8 +156,8 @@ class Gateway:
             reply = self._execute_on(container, request, route, fault, now)
         except CosmosError as error:
             partition = container.find(self.partition_of(request, route))
-            # The reply to a refused operation also has a session token, unless its sub-status shows a cause such as the session
-            # itself.
+            # The reply to a refused operation has a session token as well. Only a refusal with a sub-status has none, such as
+            # 404/1002, which the session itself causes.
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
                 reads = route.kind is RequestKind.READ
                 lsn = lsn_of_replicas(container, partition, now) if reads else partition.lsn

@@ -1,8 +1,8 @@
 """
-The part of Cosmos DB's SQL that one-container applications use, compiled to Python closures.
+The part of Cosmos DB's SQL that applications with one container use, compiled to Python closures.
 
-A query reads one document at a time: filters, projections, aggregates over all matches or by group, ordering, DISTINCT, TOP and OFFSET LIMIT.
-JOIN, subqueries and user-defined functions are refused with 400, in words that name them.
+A query reads one document at a time. It can have filters, projections, aggregates over all matches or by group, ordering, DISTINCT,
+TOP and OFFSET LIMIT. JOIN, subqueries and user-defined functions are refused with 400 and a message that names them.
 """
 
 from cosmos_outbox_emulators.cosmos.sql import plan

@@ -1,9 +1,9 @@
 """
-Running a query page by page, with continuations that stay true while the data changes.
+Runs a query page by page, with continuations that stay valid while the data changes.
 
-A continuation holds what is left of the walk behind the last row given out (and, with ORDER BY, that row's values), never a row
-number: rows written meanwhile cannot make a resumed query repeat or skip others. Without ORDER BY, a full page has one even if no row
-is left.
+A continuation holds the part of the walk that follows the last returned row and, with ORDER BY, that row's values. It holds no row
+number, so items that are written between two pages cannot make a query repeat or skip other items. Without ORDER BY, a full page
+has a continuation even if no row is left.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cosmos_outbox_emulators.cosmos.walk import Listed, Segment, Walk
 
 _CONTENT = (int, int, bool, (int, float), str, str, str)  # the type of a sort key's content, by its rank
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
-_NO_ITEM = {"_rid": "AQ=="}  # what a query without FROM reads, and finds nothing in
+_NO_ITEM = {"_rid": "AQ=="}  # the only item that a query without FROM reads
 _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPage:
-    """Rows as JSON, and a continuation if there may be more rows."""
+    """One page of a query's result: rows as JSON, and a continuation if there may be more rows."""
 
     rows: list[bytes]
     continuation: str | None = None
@@ -54,7 +54,7 @@ class _Resume:
 
 
 def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = None) -> QueryPage:
-    """Run a query over the items that a walk visits."""
+    """Run a query over the items that a walk visits, and return one page of rows."""
     resume = (
         _decode(continuation, query)
         if continuation
@@ -133,7 +133,7 @@ def _select(query: Query, document: dict[str, Any]) -> bytes | None:
 
 
 def _aggregate(query: Query, items: Iterable[Item]) -> Iterator[bytes]:
-    # Without GROUP BY there is one group, even if there is no item.
+    # Without GROUP BY, all items form one group, which exists even if there is no item.
     groups: dict[tuple[SortKey, ...], list[Item]] = {} if query.groups else {(): []}
     for item in items:
         if query.where is None or query.where(item.body) is True:
@@ -150,7 +150,7 @@ def _result(aggregate: Aggregate, items: Iterable[Item]) -> Any:
     values = [value for item in items if (value := aggregate.argument(item.body)) is not UNDEFINED]
     try:
         return AGGREGATES[aggregate.name](values)
-    except ArithmeticError:  # the sum is beyond any double
+    except ArithmeticError:  # the sum is too large for a double
         return UNDEFINED
 
 
@@ -172,7 +172,7 @@ def _sort(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
 
 
 def _is_reversed(query: Query) -> bool:
-    """Say whether, of rows with the same values, the newest comes first, as where an index is read from its end."""
+    """Say whether rows with the same values come in the order newest first, as if an index were read from its end."""
     return bool(query.order) and query.order[0][1]
 
 
@@ -186,7 +186,10 @@ def _behind(rows: Iterable[_Row], query: Query, resume: _Resume) -> Iterator[_Ro
 
 
 def _place(row: _Row, query: Query, resume: ResumeFilter | _Resume) -> int:
-    """Return above 0 for a row that comes behind the values in the query's order and then by age, below 0 before them, 0 at them."""
+    """
+    Compare a row with a place in the query's order. Return above 0 if the row comes after it, below 0 if before it, and 0 if at it.
+    Among rows with the same values, age decides.
+    """
     for (_, descending), key, last in zip(query.order, row.keys, resume.keys, strict=True):
         if key != last:
             return 1 if (key < last) is descending else -1

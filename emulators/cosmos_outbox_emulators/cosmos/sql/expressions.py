@@ -1,4 +1,4 @@
-"""Expressions: from tokens to closures, by recursive descent."""
+"""Parses the expressions of a query by recursive descent, and compiles them to Python closures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """An aggregate of a query: its name, the argument, the argument's text, and behind which token it ends."""
+    """An aggregate in a query: its name, its argument, the text of the argument, and the number of the token that follows it."""
 
     name: str
     argument: Expression
@@ -29,7 +29,8 @@ class Aggregate:
 
 class ExpressionParser:
     """
-    A recursive descent over a list of tokens, from the loosest operator (??, ?:) to the tightest (property access).
+    A recursive descent parser. It works on a list of tokens, from the operators that bind most loosely (??, ?:) to those that bind
+    most tightly (property access).
     """
 
     def __init__(self, text: str, parameters: Mapping[str, Any]) -> None:
@@ -37,9 +38,10 @@ class ExpressionParser:
         self._tokens: Sequence[Token] = tokenize(text)
         self._parameters = parameters
         self._next = 0
-        # The names with which paths begin; checked against FROM, which comes later in the text
+        # The names with which paths begin. They are compared with the name in FROM later, because FROM comes after SELECT in the
+        # text.
         self.roots: set[str] = set()
-        # What SELECT computes over all matches; None where no aggregate may stand
+        # The aggregates that SELECT contains. None while an expression is parsed that must not contain an aggregate.
         self.aggregates: list[Aggregate] | None = None
 
     # Tokens
@@ -190,7 +192,10 @@ class ExpressionParser:
         return operators.path(self._steps())
 
     def _aggregate(self, name: str) -> Expression:
-        """Take the argument of an aggregate; its value is looked up among the results of all aggregates."""
+        """
+        Parse the argument of an aggregate. Return an expression that looks up the aggregate's value among the results of all
+        aggregates.
+        """
         outer, self.aggregates = self.aggregates or [], None
         self.expect("(")
         start = self.position

@@ -1,7 +1,7 @@
 """
-The built-in scalar functions and the aggregates.
+The built-in scalar functions and the aggregates of the query language.
 
-A function of a value of the wrong type is undefined, as in Cosmos DB, so that a filter on it simply does not match.
+A function that gets a value of the wrong type returns undefined, as in Cosmos DB, so that a filter with it does not match.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def _round(value: float) -> Any:
 
 def _distance(left: Any, right: Any) -> Any:
     """
-    Return the metres between two GeoJSON points, on a sphere: within half a percent of the service, which has an ellipsoid.
+    Return the distance in metres between two GeoJSON points on a sphere. The service computes it on an ellipsoid; the results
+    differ by at most half a percent.
     """
     places = [_degrees(point) for point in (left, right)]
     if UNDEFINED in places:
@@ -120,7 +121,7 @@ FUNCTIONS: dict[str, Function] = {
     "INDEX_OF": _index_of,
     "IS_ARRAY": _is(5),
     "IS_BOOL": _is(2),
-    "IS_BOOLEAN": _is(2),  # in the filter with which clients resume an order
+    "IS_BOOLEAN": _is(2),  # clients use it in the filter with which they resume a query with ORDER BY
     "IS_DEFINED": lambda value: value is not UNDEFINED,
     "IS_NULL": _is(1),
     "IS_NUMBER": _is(3),
@@ -156,7 +157,7 @@ def _average(values: Sequence[Any]) -> Any:
 
 
 def _extreme(choose: Callable[..., Any], values: Sequence[Any]) -> Any:
-    """Return the least or the greatest value; undefined if there is no value, or one is an array or an object."""
+    """Return the least or the greatest value. The result is undefined if there is no value, or if one is an array or an object."""
     if any(type_rank(value) > 4 for value in values):
         return UNDEFINED
     return choose(values, key=sort_key, default=UNDEFINED)

@@ -1,4 +1,4 @@
-"""Closures for the operators of an expression: each takes a document and returns a value or undefined."""
+"""The operators of query expressions as Python closures. Each closure takes a document, and returns a value or undefined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cosmos_outbox_emulators.like import compile_like
 Expression = Callable[[Any], Any]
 
 _MOST_LIKE_STEPS = 5_000_000
-_READING = 100  # the steps that reading a character of a pattern takes
+_READING = 100  # the number of steps that reading one character of a pattern takes
 _LARGEST_INTEGER = 2**63
 
 
@@ -49,7 +49,9 @@ def _truth(value: Any) -> Any:
 
 
 def _junction(left: Expression, right: Expression, *, decides: bool) -> Expression:
-    """Join two conditions of which one with this value decides, whatever the other is."""
+    """
+    Join two conditions by OR or AND. A condition with the value `decides` decides the result, even if the other one is undefined.
+    """
 
     def evaluate(document: Any) -> Any:
         first = _truth(left(document))
@@ -111,7 +113,7 @@ def arithmetic(sign: str, left: Expression, right: Expression) -> Expression:
             return UNDEFINED
         try:
             result = _ARITHMETIC[sign](first, second)
-            # Beyond it Python's integers would grow without bound where Cosmos DB has doubles.
+            # Cosmos DB computes with doubles, but Python's integers grow without bound, so a larger integer becomes a float.
             return float(result) if abs(result) > _LARGEST_INTEGER else result
         except (ArithmeticError, ValueError):
             return UNDEFINED

@@ -1,4 +1,4 @@
-"""Queries: SELECT, FROM, WHERE, GROUP BY, ORDER BY, OFFSET LIMIT, and the condition of a patch."""
+"""Parses queries (SELECT, FROM, WHERE, GROUP BY, ORDER BY, OFFSET LIMIT) and the condition of a patch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_k
 
 MOST_ROWS = 4_294_967_295
 _LONGEST_QUERY = 512 * 1024
-_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET", "JOIN", "IN")  # behind FROM
-_NO_SOURCE = "\0"  # no name has it
+_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET", "JOIN", "IN")  # keywords that may follow FROM
+_NO_SOURCE = "\0"  # a character that no name contains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One selected value, its text, whether it contains an aggregate, and the aggregate if it is nothing else."""
+    """
+    One selected value: its name, expression and text, whether it contains an aggregate, and that aggregate if the value is nothing
+    else.
+    """
 
     name: str
     expression: Expression
@@ -37,7 +40,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The texts of a query's clauses. A plan makes another query of them."""
+    """The texts of a query's clauses. A query plan builds the query for each range from them."""
 
     alias: str
     origin: str
@@ -49,8 +52,8 @@ class Source:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeFilter:
     """
-    The place from which a client resumes an order: values, and an item that has them. Without an item, it is before or after all
-    items with these values.
+    The place from which a client resumes a query with ORDER BY: the values of a row, and the item that has them. Without an item,
+    the place is before all items with these values, or with `exclude` after them.
     """
 
     keys: tuple[SortKey, ...]
@@ -60,7 +63,7 @@ class ResumeFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A parsed query. If `columns` is None, it is `SELECT *`. By default it returns everything in scan order."""
+    """A parsed query. If `columns` is None, it selects `*`. With the other defaults, it returns everything in scan order."""
 
     fingerprint: int
     columns: tuple[Column, ...] | None = None
@@ -83,7 +86,7 @@ class Query:
 
 
 def parse_query(text: Any, parameters: Any = None) -> Query:
-    """Compile query text; `parameters` is the wire form, a list of {"name": "@x", "value": ...}."""
+    """Compile the text of a query. `parameters` has the form that clients send: a list of {"name": "@x", "value": ...}."""
     values = _parameter_values(parameters)
     if not isinstance(text, str) or len(text) > _LONGEST_QUERY:
         raise bad_request("The query must be text of at most 512 KB.")
@@ -92,7 +95,7 @@ def parse_query(text: Any, parameters: Any = None) -> Query:
 
 @lru_cache(maxsize=64)
 def parse_request(body: bytes) -> Query:
-    """Compile the body of a query request: an object with `query` and `parameters`, or the text alone."""
+    """Compile the body of a query request, which is an object with `query` and `parameters`, or only the text."""
     request = decode(body)
     if isinstance(request, str):
         request = {"query": request}
@@ -104,7 +107,10 @@ def parse_request(body: bytes) -> Query:
 
 
 def _resume_filter(given: Any, columns: int) -> ResumeFilter:
-    """Read `resumeFilter` of the SDK for .NET; undefined is [] there, and an array or object is a hash, which has no order here."""
+    """
+    Read the field `resumeFilter` of the SDK for .NET. It contains [] for undefined. For an array or object it contains a hash,
+    which this emulator cannot sort and so refuses.
+    """
     try:
         values = [UNDEFINED if value == [] else value for value in given["value"]]
         rid = given.get("rid")
@@ -120,7 +126,7 @@ def _resume_filter(given: Any, columns: int) -> ResumeFilter:
 
 
 def parse_condition(text: Any) -> Callable[[Any], bool]:
-    """Compile the condition of a patch, `from c where ...`, to a predicate."""
+    """Compile the condition of a patch, `from c where ...`, to a function that tests a document."""
     if not isinstance(text, str):
         raise bad_request("The condition of a patch must be text.")
     where = parse_query(f"SELECT * {text}").where
@@ -195,7 +201,7 @@ class _QueryParser(ExpressionParser):
         return query
 
     def _check_groups(self, query: Query) -> None:
-        """Refuse a selected value without an aggregate that reads more than the values by which rows are grouped."""
+        """Refuse a selected value that contains no aggregate and reads anything other than the values of GROUP BY."""
         groups = sorted(query.source.groups, key=len, reverse=True)
         grouped = re.compile("|".join(rf"{re.escape(text)}(?!\w)" for text in groups) or r"(?!)")
         for column in query.columns or ():
@@ -209,7 +215,8 @@ class _QueryParser(ExpressionParser):
 
     def _equalities(self, first: int) -> dict[tuple[str, ...], Any]:
         """
-        Return the paths that a filter sets equal to one value: `c.a.b = 1 AND c.x = @x`. A filter with OR or NOT sets none.
+        Return the paths that a filter sets equal to one value, with this value: `c.a.b = 1 AND c.x = @x`. The result is empty if
+        the filter has OR, NOT, BETWEEN or parentheses.
         """
         tokens = self._tokens[first : self._next]
         if any(token.word in ("OR", "NOT", "BETWEEN", "?", "??", "(") for token in tokens):
@@ -253,11 +260,14 @@ class _QueryParser(ExpressionParser):
         return Column(name=name, expression=expression, text=text, aggregated=bool(inside), aggregate=alone)
 
     def _is_call(self, first: int, inside: Sequence[Aggregate]) -> bool:
-        """Say whether the expression from a token up to here is one aggregate, and nothing around it."""
+        """Say whether the expression that begins at a token and ends here is exactly one aggregate."""
         return len(inside) == 1 and (self._tokens[first].word, self._next) == (inside[0].name, inside[0].end)
 
     def _infer_name(self, start: int) -> str | None:
-        """Return the name of a column, after the last step of its path: c.a.b is b, c["a"] is a, c is c."""
+        """
+        Return the name of a column without AS, which is the last step of its path: b for c.a.b, a for c["a"], c for c. Return None
+        if it is not a path.
+        """
         tokens = self._tokens[start : self._next]
         if not all(
             token.kind in (TokenKind.NAME, TokenKind.STRING) or token.text in ".[]" for token in tokens

@@ -1,8 +1,8 @@
 """
-Query plans: what a client needs in order to run a query range by range and merge the rows itself.
+Query plans: what a client needs in order to run a query on each range and merge the rows itself.
 
-The gateway serves a query over several partition keys only if it can return the rows as they come. For any other it makes a plan:
-the query that each range shall run, and what the client then does with the rows.
+The gateway answers a query over several partition keys only if the rows need no merging. For any other query it makes a plan, which
+consists of the query that each range runs and of what the client does with the rows.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate
 from cosmos_outbox_emulators.cosmos.sql.parser import Column, Query
 
 _NOT_SERVABLE = 1004
-# a client puts the filter here with which it resumes the query
+# A client that resumes the query replaces this placeholder by a filter.
 _FILTER = "{documentdb-formattableorderbyquery-filter}"
 _NAMES = {"AVG": "Average", "COUNTIF": "CountIf", "MAKELIST": "MakeList", "MAKESET": "MakeSet"}
 
 
 def is_servable(query: Query) -> bool:
-    """Say whether the answer is simply the rows of several ranges, one after the other."""
+    """Say whether the rows of several ranges need no merging, so that the gateway can return them one range after the other."""
     merged = query.order or query.aggregates or query.groups or query.distinct or query.offset
     return not merged and query.most is None
 
 
 def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
-    """Return the refusal after which a client asks for the plan."""
+    """Return the refusal that makes a client ask for the query plan."""
     return CosmosError(
         400,
         "The provided cross partition query can not be directly served by the gateway. This is a first chance (internal) "
@@ -39,15 +39,15 @@ def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
 
 
 def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
-    """Return the plan of a query over ranges of effective partition keys."""
-    # A single aggregated row has no order.
+    """Return the plan of a query over these ranges of effective partition keys."""
+    # An aggregate over all rows gives one row, so the plan has no order.
     directions = () if query.aggregates else query.order
     order = ["Descending" if descending else "Ascending" for _, descending in directions]
     if any(column.aggregated and column.aggregate is None for column in query.columns or ()):
         raise bad_request("Compositions of aggregates and other expressions are not allowed.")
-    # Equal rows lie side by side only if the order is by everything that is selected.
+    # If a query is ordered by everything that it selects, equal rows follow each other, and the plan calls DISTINCT ordered.
     matching = {column.text for column in query.columns or ()} == set(query.source.order)
-    # Values that are more than one aggregate are merged by their names.
+    # Without SELECT VALUE, the client merges aggregates and groups by the names of the columns.
     named = {} if query.value or not (query.aggregates or query.groups) else _operators(query)
     return {
         "partitionedQueryExecutionInfoVersion": 2,
@@ -82,7 +82,7 @@ def _operators(query: Query) -> dict[str, str | None]:
 
 
 def check_features(query: Query, supported: str) -> None:
-    """Refuse a plan if the client says that it cannot carry it out."""
+    """Refuse a query whose plan needs features that the client does not support, according to its request."""
     has = {feature.strip() for feature in supported.split(",")}
     needed = {
         "OrderBy": bool(query.order),
@@ -104,9 +104,10 @@ def check_features(query: Query, supported: str) -> None:
 
 
 def _rewritten(query: Query) -> str:
-    """Return the query that each range runs, in the form for which the SDK for .NET is tested (its QueryPlanBaselineTests)."""
+    """Return the query that each range runs, in the form that the tests of the SDK for .NET expect (its QueryPlanBaselineTests)."""
     source = query.source
-    # Rows that are equal in several ranges count once, so only the client can count distinct rows.
+    # The same row may come from several ranges, so only the client can count distinct, aggregated or grouped rows. Their queries
+    # get no TOP or LIMIT.
     counted = not (query.distinct or query.aggregates or query.groups)
     head = f"SELECT TOP {query.top} " if counted and query.top is not None else "SELECT "
     tail = f" OFFSET 0 LIMIT {query.offset + query.limit}" if counted and query.limit is not None else ""
@@ -120,7 +121,7 @@ def _rewritten(query: Query) -> str:
         return f"{head}{'DISTINCT ' if query.distinct else ''}{_selection(query)} {origin}{tail}"
     directions = ("DESC" if descending else "ASC" for _, descending in query.order)
     by = ", ".join(f"{text} {direction}" for text, direction in zip(source.order, directions, strict=True))
-    # A row without the requested value is no row, and no limit counts it.
+    # With SELECT VALUE, a document without the value gives no row. A filter excludes it, so that TOP and LIMIT do not count it.
     where = _where(source.where, _FILTER, f"IS_DEFINED({payload})" if query.value else None)
     items = f"{head}{source.alias}._rid, {_items(source.order)} AS orderByItems, {payload} AS payload"
     return f"{items} {source.origin}{where} ORDER BY {by}{tail}"
@@ -136,7 +137,10 @@ def _where(*conditions: str | None) -> str:
 
 
 def _partial(aggregate: Aggregate) -> str:
-    """Return the part of an aggregate that each range reports. The count shows whether the range had any item."""
+    """
+    Return the part of an aggregate that each range computes. For AVG, MIN and MAX it includes a count, which shows whether the
+    range had any value.
+    """
     name, text = aggregate.name, aggregate.text
     if name == "AVG":
         return f'{{"item": {{"sum": SUM({text}), "count": COUNT({text})}}}}'

@@ -1,4 +1,4 @@
-"""Cutting query text into tokens."""
+"""Splits the text of a query into tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 
 
 class TokenKind(StrEnum):
-    """What a token is."""
+    """The kinds of tokens in a query."""
 
     NUMBER = "number"
     STRING = "string"
@@ -24,7 +24,7 @@ class TokenKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Token:
     """
-    One token, and where it stands in the query; `value` is the decoded literal, `word` a name or an operator in capitals.
+    One token, and where it begins in the query. `value` is the value of a literal. `word` is a name or an operator in capitals.
     """
 
     kind: TokenKind
@@ -67,7 +67,7 @@ def tokenize(text: str) -> list[Token]:
 
 def _token(kind: TokenKind, text: str, start: int) -> Token:
     if kind is TokenKind.STRING:
-        # Two escapes may be the halves of one character
+        # Two escapes may stand for the two halves (surrogates) of one character, so they are joined by encoding them as UTF-16.
         halves = _ESCAPE.sub(_unescape, text[1:-1]).encode("utf-16", "surrogatepass")
         return Token(kind, text, halves.decode("utf-16", "surrogatepass"), start)
     if kind is TokenKind.NUMBER:

@@ -19,7 +19,8 @@ class Undefined(Enum):
 
 class Aggregated(dict[str, Any]):
     """
-    Stands for a document where SELECT is evaluated once for all matches, or once for each group: there it is the group's first one.
+    Stands for a document if SELECT has aggregates, as SELECT is then evaluated once for all matches, or once for each group. With
+    groups, it has the properties of the group's first document.
     """
 
     def __init__(self, results: list[Any], first: Mapping[str, Any]) -> None:
@@ -37,7 +38,7 @@ def is_number(value: Any) -> bool:
 
 
 def type_rank(value: Any) -> int:
-    """Rank the type as ORDER BY does: undefined, null, boolean, number, string, array, object."""
+    """Return the rank of a value's type in ORDER BY: undefined, null, boolean, number, string, array, object."""
     if value is UNDEFINED:
         return 0
     if value is None:
@@ -54,12 +55,12 @@ def sort_key(value: Any) -> SortKey:
         return rank, 0
     if rank < 5:
         return rank, value
-    # Equal values have equal keys: 1 inside is 1.0, and properties have no order.
+    # Equal arrays or objects must have equal keys, so numbers in them become floats (1 is 1.0), and properties are sorted.
     return rank, json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare deeply; unlike Python, true is not 1."""
+    """Compare two values with everything in them. Unlike in Python, true is not equal to 1."""
     if type_rank(left) != type_rank(right):
         return False
     if isinstance(left, list):
@@ -70,7 +71,10 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> Any:
-    """Compare two values; the order of different types, and of arrays or objects, is undefined."""
+    """
+    Compare two values with an operator such as `<`. The result is undefined for the order of different types, of arrays and of
+    objects.
+    """
     if left is UNDEFINED or right is UNDEFINED:
         return UNDEFINED
     if sign in ("=", "!=", "<>"):
