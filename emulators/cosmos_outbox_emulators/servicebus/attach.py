@@ -1,4 +1,4 @@
-"""Which link an attach opens, and who may open it."""
+"""Opens the link that an AMQP attach asks for, if the client has the right to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CBS = "$cbs"
 
 
 class Refused:
-    """A link that was refused. It ignores everything that the peer sent before the refusal arrived."""
+    """A link that was refused. It ignores everything that the peer sends before it receives the refusal."""
 
     def __init__(self, end: LinkEnd) -> None:
         self.end = end
@@ -33,7 +33,7 @@ class Refused:
 
 
 def open_link(channel: Channel, attach: list[Any], router: ReplyRouter) -> Link:
-    """Answer an attach: with the link it asks for, or with a refusal."""
+    """Answer an attach and return the link that it opens. If the attach is refused, return a link that ignores everything."""
     end = LinkEnd(channel, attach)
     try:
         return _open(end, attach, router)
@@ -45,10 +45,10 @@ def open_link(channel: Channel, attach: list[Any], router: ReplyRouter) -> Link:
 def _open(end: LinkEnd, attach: list[Any], router: ReplyRouter) -> Link:
     wire = end.channel.wire
     if attach[6] is not None and attach[6].descriptor == Code.COORDINATOR:
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "The emulator has no transactions.")
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "The emulator does not support transactions.")
     address = (end.source if end.peer_receives else end.target)[0]
     if not isinstance(address, str):
-        raise AmqpError(Condition.INVALID_FIELD, "A link needs the address of an entity.")
+        raise AmqpError(Condition.INVALID_FIELD, "The attach of a link must have the address of an entity.")
     path = entity_path(address)
     if path.lower() == CBS:
         if end.peer_receives:

@@ -1,4 +1,4 @@
-"""One AMQP session of a connection and the ends of the links in it."""
+"""An AMQP session of a connection (its channel), and the broker's ends of the links in it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ SERIAL = 0xFFFFFFFF
 
 
 class Wire(Protocol):
-    """What a link needs of its connection."""
+    """The part of a connection that its links use."""
 
     broker: Broker
     peer_frame_size: int
 
     @property
     def congested(self) -> bool:
-        """Whether the peer reads more slowly than it is written to."""
+        """Whether the peer reads more slowly than the broker writes."""
 
     def send(self, channel: int, body: bytes) -> None: ...
 
     def write(self, data: bytes) -> None: ...
 
     def abort(self) -> None:
-        """Cut the connection without a word."""
+        """Cut the connection without closing it in AMQP, as a lost network does."""
 
     def authorise(self, path: str, expires: float, rights: frozenset[str]) -> None: ...
 
     def check_authorised(self, path: str, *claims: str) -> None:
-        """Raise AmqpError unless a token for this path was accepted that gives one of the rights and has not expired."""
+        """Raise AmqpError unless the peer has sent a valid token for this path that grants one of these rights."""
 
 
 class Link(Protocol):
@@ -44,7 +44,7 @@ class Link(Protocol):
     def on_flow(self, fields: list[Any]) -> None: ...
 
     def close(self) -> None:
-        """Let go of everything the link holds; safe to call twice."""
+        """Release everything that the link holds. A second call has no effect."""
 
 
 class Settleable(Protocol):
@@ -54,7 +54,9 @@ class Settleable(Protocol):
 
 
 class Channel:
-    """Numbers the transfers of both directions and remembers what the peer has still to settle."""
+    """
+    One AMQP session. It numbers the transfers in both directions, and remembers the deliveries that the peer has not settled yet.
+    """
 
     def __init__(self, wire: Wire, number: int, next_incoming_id: int) -> None:
         self.wire = wire
@@ -91,7 +93,7 @@ class Channel:
         last = first if last is None else last
         if last - first < len(self.unsettled):
             numbers = [number for number in range(first, last + 1) if number in self.unsettled]
-        else:  # an absurd range must not be counted through
+        else:  # a range may be too large to go through its numbers
             numbers = [number for number in self.unsettled if first <= number <= last]
         for number in numbers:
             link, token = self.unsettled[number]
@@ -108,7 +110,7 @@ class Channel:
 
 
 class LinkEnd:
-    """The broker's end of one link: answers the attach, grants credit, detaches."""
+    """The broker's end of one link. It answers the attach, grants credit and detaches the link."""
 
     def __init__(self, channel: Channel, attach: list[Any]) -> None:
         self.channel = channel
@@ -119,7 +121,7 @@ class LinkEnd:
         self.source = _terminus(attach[5], Code.SOURCE)
         self.target = _terminus(attach[6], Code.TARGET)
         self.properties: dict[Any, Any] = attach[13] or {}
-        self.entity: str | None = None  # what a token is needed for, and which of its rights
+        self.entity: str | None = None  # the peer needs a token for this entity with one of these rights
         self.claims: tuple[str, ...] = ()
         self.detached = False
 
@@ -134,7 +136,7 @@ class LinkEnd:
         )
 
     def refuse(self, failure: AmqpError) -> None:
-        """Answer with no terminus, then detach with the reason: that is how AMQP says no to an attach."""
+        """Refuse an attach in the way that AMQP prescribes: answer without a source and a target, then detach with the reason."""
         self._attach(None, None, None, None)
         self.detach(failure)
 

@@ -35,7 +35,7 @@ class Condition(StrEnum):
 
 
 class AmqpError(Exception):
-    """A refusal as the peer will read it: the condition decides what a client does next."""
+    """A refusal that is sent to the peer. Its condition decides what the client does next."""
 
     def __init__(self, condition: str, description: str = "", info: Mapping[str, Any] | None = None) -> None:
         super().__init__(condition, description)

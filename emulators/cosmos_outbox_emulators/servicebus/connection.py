@@ -1,4 +1,4 @@
-"""One AMQP connection: protocol headers, SASL, frames, and what each performative does."""
+"""One AMQP connection: its protocol headers, SASL and frames, and what each performative does."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Stage(StrEnum):
 
 class Connection:
     """
-    One connection of a peer. Whatever the peer sends ends in an answer or a closed connection, never in a wait or in an error outside
-    of it.
+    One connection of a peer. Whatever the peer sends, it gets an answer or its connection is closed. The broker never waits for the
+    peer, and no error leaves this object.
     """
 
     def __init__(self, broker: Broker, on_closed: Callable[[Connection], None]) -> None:
@@ -125,7 +125,7 @@ class Connection:
         self.frames.abort()
 
     def close(self, failure: AmqpError | None = None) -> None:
-        """Say goodbye, with the reason if there is one, and close the socket once that is written."""
+        """Close the connection in AMQP, with the reason if there is one. Then close the socket once everything is written."""
         if self.frames.closed:
             return
         if self._stage is Stage.OPEN:
@@ -136,7 +136,7 @@ class Connection:
 
     def on_failure(self, failure: AmqpError) -> None:
         if self.expects_header:
-            # A peer that does not speak AMQP gets the protocol header that this side expects.
+            # AMQP demands that a peer which sends a wrong protocol header gets the header that this side expects.
             self.write(SASL_HEADER if self._stage is Stage.HEADER else AMQP_HEADER)
         self.close(failure)
 
@@ -159,7 +159,7 @@ class Connection:
     def _on_sasl(self, body: bytes) -> None:
         code, fields, _ = read_performative(body)
         if code != Code.SASL_INIT:
-            raise DecodeError("a SASL initiation was expected")
+            raise DecodeError("expected a SASL init frame")
         proven = fields[0] in MECHANISMS
         if fields[0] == "PLAIN":
             proven = self._check_plain(fields[1] or b"")
@@ -171,7 +171,10 @@ class Connection:
             self.close()
 
     def _check_plain(self, response: bytes) -> bool:
-        """Name and value of a key, as AMQP clients without $cbs send them: a right on the whole namespace."""
+        """
+        Check the name and the value of a key, which AMQP clients without $cbs send by SASL PLAIN. A valid key grants its rights on
+        the whole namespace.
+        """
         parts = [part.decode("latin1") for part in response.split(b"\x00")]
         if len(parts) != 3 or parts[2] not in self.broker.keys.get(parts[1], ()):
             return False
@@ -189,9 +192,9 @@ class Connection:
         code, fields, position = read_performative(body)
         handle = self._performatives.get(code)
         if handle is None:
-            raise DecodeError(f"performative 0x{code:02x} is out of place")
+            raise DecodeError(f"performative 0x{code:02x} is not allowed after the SASL handshake")
         if not self._opened and code not in (Code.OPEN, Code.CLOSE):
-            raise AmqpError(Condition.NOT_ALLOWED, "The first frame of a connection is an open.")
+            raise AmqpError(Condition.NOT_ALLOWED, "The first frame of a connection must be an open.")
         handle(channel, fields, body[position:] if code == Code.TRANSFER else b"")
 
     def _on_open(self, channel: int, fields: list[Any], payload: bytes) -> None:
@@ -199,7 +202,7 @@ class Connection:
             raise AmqpError(Condition.NOT_ALLOWED, "The connection is already open.")
         wanted = fields[2] if fields[2] is not None else MAX_PEER_FRAME_SIZE
         if wanted < MIN_FRAME_SIZE:
-            raise AmqpError(Condition.INVALID_FIELD, f"max-frame-size is at least {MIN_FRAME_SIZE}.")
+            raise AmqpError(Condition.INVALID_FIELD, f"max-frame-size must be at least {MIN_FRAME_SIZE}.")
         self.peer_frame_size = min(wanted, MAX_PEER_FRAME_SIZE)
         self._send_open(fields[1])
         if fields[4]:
@@ -254,7 +257,7 @@ class Connection:
         )
 
     def _detach_unauthorised(self) -> None:
-        """Detach the links whose token has run out and was not renewed."""
+        """Detach the links whose token has expired and was not renewed."""
         for channel in list(self._channels.values()):
             for link in list(channel.links.values()):
                 end = link.end
@@ -280,7 +283,10 @@ class Connection:
         self.send(channel, performative(Code.BEGIN, UShort(channel), UInt(0), *windows, UInt(HANDLE_MAX)))
 
     def _channel(self, number: int) -> Channel | None:
-        """None for one that has ended: the SDKs still detach links there."""
+        """
+        Return the AMQP session with this channel number. Return None for a session that has ended, because the SDKs still detach
+        links in it.
+        """
         channel = self._channels.get(number)
         if channel is None and number not in self._ended:
             raise AmqpError(Condition.NOT_ALLOWED, f"No session was begun on channel {number}.")
@@ -300,9 +306,9 @@ class Connection:
         if session is None:
             return
         if handle > HANDLE_MAX:
-            raise AmqpError(Condition.FRAMING_ERROR, f"Handle {handle} is beyond {HANDLE_MAX}.")
+            raise AmqpError(Condition.FRAMING_ERROR, f"Handle {handle} is above the limit of {HANDLE_MAX}.")
         if handle in session.links:
-            self._end(channel, AmqpError(Condition.HANDLE_IN_USE, f"Handle {handle} is in use."))
+            self._end(channel, AmqpError(Condition.HANDLE_IN_USE, f"Handle {handle} is in use by a link."))
             return
         session.links[handle] = open_link(session, fields, self)
 

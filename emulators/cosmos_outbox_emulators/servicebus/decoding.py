@@ -1,4 +1,4 @@
-"""AMQP 1.0 bytes to typed Python values, refusing whatever is malformed."""
+"""Decodes AMQP 1.0 bytes to typed Python values, and refuses malformed input."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _i64 = struct.Struct(">q").unpack_from
 _f32 = struct.Struct(">f").unpack_from
 _f64 = struct.Struct(">d").unpack_from
 
-# An array of nulls or booleans spends no bytes on its elements: without a bound, 10 bytes could ask for 2^32 of them.
+# Null and boolean elements of an array take no bytes. Without this limit, an array of 10 bytes could declare 2^32 elements.
 MAX_ZERO_WIDTH_ELEMENTS = 4096
 
 
 class DecodeError(ValueError):
-    """The bytes are not valid AMQP 1.0: the connection answers with an error and uses nothing of them."""
+    """The bytes are not valid AMQP 1.0. The connection answers with an error, and nothing in the bytes takes effect."""
 
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 
 
 def decode(data: bytes, position: int = 0) -> tuple[Any, int]:
-    """Return the value that starts at the position, and the position after it."""
+    """Return the value that starts at this position, and the position after the value."""
     try:
         value, end = _DECODERS[data[position]](data, position + 1)
     except (IndexError, struct.error, ValueError, TypeError, RecursionError) as error:
         raise DecodeError(f"malformed AMQP value: {error}") from error
     if end > len(data):
-        raise DecodeError("an AMQP value ends beyond the data")
+        raise DecodeError("an AMQP value is longer than the data")
     return value, end
 
 
 def skip(data: bytes, position: int) -> int:
-    """Return the position after the value that starts here, without building it."""
+    """Return the position after the value that starts at this position, without decoding the value."""
     try:
         code = data[position]
         while code == 0:
@@ -58,7 +58,7 @@ def skip(data: bytes, position: int) -> int:
     except (IndexError, KeyError, struct.error, RecursionError) as error:
         raise DecodeError(f"malformed AMQP value: {error}") from error
     if end > len(data):
-        raise DecodeError("an AMQP value ends beyond the data")
+        raise DecodeError("an AMQP value is longer than the data")
     return end
 
 
@@ -90,9 +90,10 @@ def _scalar(width: int, read: Callable[[bytes, int], tuple[Any, ...]], kind: Cal
 def _opaque(code: int, width: int) -> Decoder:
     def read(data: bytes, position: int) -> tuple[Any, int]:
         end = position + width
-        # A slice would be short and silent: an array could then declare 2^32 elements of nothing.
+        # A slice beyond the end of the data would only be shorter, without an error. An array could then declare 2^32 empty
+        # elements.
         if end > len(data):
-            raise DecodeError("an AMQP value ends beyond the data")
+            raise DecodeError("an AMQP value is longer than the data")
         return primitives.Opaque(bytes((code,)) + data[position:end]), end
 
     return read
@@ -159,7 +160,7 @@ def _elements(data: bytes, position: int, count: int, end: int) -> tuple[list[An
             value, position = decoders[code](data, position + 1)
             add(value)
     if position != end:
-        raise DecodeError("the size of an AMQP list contradicts its elements")
+        raise DecodeError("the size of an AMQP list does not match its elements")
     return out, end
 
 
@@ -185,14 +186,14 @@ def _array(large: bool) -> Decoder:
             descriptor, position = _DECODERS[data[position + 1]](data, position + 2)
         code = data[position]
         if code >> 4 == 4 and count > MAX_ZERO_WIDTH_ELEMENTS:
-            raise DecodeError("an AMQP array declares too many elements of no width")
+            raise DecodeError("an AMQP array declares too many elements that take no bytes")
         position += 1
         read = _DECODERS[code]
         for _ in range(count):
             value, position = read(data, position)
             out.append(primitives.Described(descriptor, value) if described else value)
         if position != end:
-            raise DecodeError("the size of an AMQP array contradicts its elements")
+            raise DecodeError("the size of an AMQP array does not match its elements")
         return out, end
 
     return decoder

@@ -1,4 +1,4 @@
-"""The link a client receives messages over, with or without a session."""
+"""The link over which a client receives messages, with or without a session."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from cosmos_outbox_emulators.servicebus.queue import Outcome, Queue
 from cosmos_outbox_emulators.servicebus.timers import Timer
 
 SESSION_FILTER = vendor("session-filter")
-# .NET counts 100 ns from year 1.
+# .NET counts time in units of 100 ns from the year 1.
 TICKS_AT_EPOCH, TICKS_PER_S = 621_355_968_000_000_000, 10_000_000
 DEFAULT_ACCEPT_TIMEOUT_MS = 65_000
 _PRE_SETTLED = 1
 
 
 class DeliveryLink:
-    """The link over which a receiver gets messages; when it closes, it gives unsettled messages back."""
+    """
+    The link over which a receiver gets messages. If the link has a session, closing it returns the unsettled messages to the queue.
+    Otherwise they stay locked until their locks expire.
+    """
 
     def __init__(self, end: LinkEnd, queue: Queue) -> None:
         self.end = end
@@ -51,7 +54,7 @@ class DeliveryLink:
     def _attach(self) -> None:
         queue, filters = self._queue, self.end.source[7] or {}
         if not isinstance(filters, dict):
-            raise AmqpError(Condition.INVALID_FIELD, "The filter of a source is a map.")
+            raise AmqpError(Condition.INVALID_FIELD, "The filter of the link's source must be a map.")
         wants_session = SESSION_FILTER in filters
         if queue.sessions is None:
             if wants_session:
@@ -72,7 +75,7 @@ class DeliveryLink:
             session_id = session_id.value
         if session_id is not None and not isinstance(session_id, str):
             raise AmqpError(
-                Condition.INVALID_FIELD, "A session id is a string, or null for the next session."
+                Condition.INVALID_FIELD, "The session id must be a string, or null for the next session."
             )
         session = queue.sessions.accept(self, session_id)
         if session:
@@ -101,7 +104,8 @@ class DeliveryLink:
         source = list(self.end.source)
         filters = source[7] or {}
         asked = filters.get(SESSION_FILTER)
-        # In the form that the client used: AMQP wants a described value, the oldest SDKs read a bare string only.
+        # The answer has the form that the client used. AMQP demands a described value, but the oldest SDKs can only read a plain
+        # string.
         answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
         source[7] = {**filters, SESSION_FILTER: answer}
         ticks = Long(int(session.locked_until * TICKS_PER_S) + TICKS_AT_EPOCH)
@@ -138,7 +142,7 @@ class DeliveryLink:
             self._wire.write(data)
 
     def pump(self) -> None:
-        """Deliver what the credit allows; called again when the peer has caught up with reading."""
+        """Deliver as many messages as the credit allows. This is called again when the peer has caught up with reading."""
         if self.end.detached or self._queue.disabled:
             return
         if self._queue.sessions is None or self._session:
@@ -184,7 +188,8 @@ class DeliveryLink:
 
     def revoke(self, failure: AmqpError) -> None:
         self.close()
-        # Its deliveries stay known: a settlement that crosses the detach is answered "lock lost", not ignored.
+        # The deliveries are not forgotten yet. If the peer settles one before it receives the detach, the answer is "lock lost",
+        # and the settlement is not ignored.
         self.end.detach(failure)
 
     def close(self) -> None:
@@ -201,12 +206,12 @@ _Wanted = tuple[Outcome, str | None, str | None, dict[str, Any]]
 
 
 def _read_outcome(state: Described | None) -> _Wanted | None:
-    """What a delivery state asks for; None when it is no final one."""
+    """Return what a delivery state asks the broker to do. Return None if the state is not final."""
     if state is None or state.descriptor == Code.RECEIVED:
         return None
     fields = state.value
     if not isinstance(fields, list):
-        raise DecodeError("a delivery state is a described list")
+        raise DecodeError("a delivery state must be a described list")
     simple = {Code.ACCEPTED: Outcome.COMPLETE, Code.RELEASED: Outcome.RELEASE}.get(state.descriptor)
     if simple:
         return simple, None, None, {}
@@ -234,5 +239,5 @@ def _text(value: Any) -> str | None:
 def _echo(state: Described) -> bytes:
     if state.descriptor == Code.ACCEPTED:
         return ACCEPTED
-    # A dead-letter request carries an error, its confirmation must not: the client would raise it.
+    # A request to dead-letter carries an error. The confirmation must not carry it, because the client would raise it.
     return performative(Code.REJECTED) if state.descriptor == Code.REJECTED else encode(state)

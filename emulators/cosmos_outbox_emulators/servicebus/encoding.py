@@ -1,4 +1,4 @@
-"""Typed Python values to AMQP 1.0 bytes."""
+"""Encodes typed Python values to AMQP 1.0 bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pack_i64 = struct.Struct(">q").pack
 
 
 def encode(value: Any) -> bytes:
-    """Encode a value by its exact type; a plain int becomes a long, a plain float a double."""
+    """Encode a value by its exact type. A plain int becomes a long, and a plain float a double."""
     return _ENCODERS[type(value)](value)
 
 
@@ -43,7 +43,7 @@ def _encoder(prefix: bytes, layout: str) -> Callable[[Any], bytes]:
 
 
 def encode_map_items(items: dict[Any, Any]) -> bytes:
-    """The encoded keys and values alone, for splicing into a map that is already encoded."""
+    """Return the encoded keys and values without the size of a map, for insertion into a map that is already encoded."""
     return b"".join([encode(key) + encode(value) for key, value in items.items()])
 
 
@@ -55,7 +55,7 @@ def _encode_list(value: list[Any]) -> bytes:
     return _compound(b"".join([encode(item) for item in value]), len(value), 0xC0, 0xD0) if value else b"\x45"
 
 
-# Every element of an array has the constructor of the array, so the widest form of each type is used.
+# All elements of an AMQP array share one constructor, so each type is encoded in its widest form.
 _ARRAY_ELEMENTS: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
     primitives.Timestamp: (b"\x83", pack_i64),
     primitives.Long: (b"\x81", pack_i64),

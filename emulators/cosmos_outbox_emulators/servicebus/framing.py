@@ -1,4 +1,4 @@
-"""Frames over a TCP transport: cut out of what arrives, gathered into few writes."""
+"""AMQP frames over a TCP transport. Received bytes are split into frames, and frames to send are collected into few writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLUSH_AT = 1 << 18
 
 
 class Peer(Protocol):
-    """The object that gets the frames."""
+    """The object that gets the frames of a connection."""
 
     @property
     def expects_header(self) -> bool:
@@ -26,27 +26,28 @@ class Peer(Protocol):
     def on_connected(self) -> None: ...
 
     def on_heard(self) -> None:
-        """Note that bytes came, even if they are only a heartbeat."""
+        """Note that bytes have arrived, even if they are only a heartbeat."""
 
     def on_header(self, header: bytes) -> None: ...
 
     def on_frame(self, kind: int, channel: int, body: bytes) -> None: ...
 
     def on_failure(self, failure: AmqpError) -> None:
-        """Answer what the peer sent wrongly, and close."""
+        """Answer input that is wrong with this error, and close the connection."""
 
     def on_writable(self) -> None:
-        """Go on writing: the peer has caught up with reading."""
+        """Continue to write, because the peer has caught up with reading."""
 
     def on_lost(self) -> None: ...
 
     def before_output(self) -> None:
-        """What is about to leave must be kept first, where anything is."""
+        """Save all changes before bytes are sent, if the emulator keeps its data in a folder."""
 
 
 class Frames(asyncio.Protocol):
     """
-    Always keeps reading, whatever the peer does: the SDK closes a connection whose peer reads nothing for a second.
+    Reads and writes the frames of a connection. It keeps reading whatever the peer does, because the SDK closes a connection whose
+    peer reads nothing for a second.
     """
 
     def __init__(self, peer: Peer) -> None:
@@ -60,8 +61,8 @@ class Frames(asyncio.Protocol):
         self._flush_expected = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
-        if self.closed:  # cut before it was made
+        transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
+        if self.closed:  # the connection was cut before its transport existed
             transport.abort()
             return
         self._transport = transport
@@ -83,7 +84,7 @@ class Frames(asyncio.Protocol):
         if self.closed:
             return
         self._peer.on_heard()
-        # A frame is small enough that joining the pieces of one costs less than slicing out of a bytearray.
+        # A frame is small, so joining its pieces costs less than slicing them out of a bytearray.
         self._buffer = self._buffer + data if self._buffer else data
         self._flush_expected = True
         try:
@@ -95,7 +96,7 @@ class Frames(asyncio.Protocol):
         except Exception:  # the last line: a defect may cost this connection, never the broker or another one
             logger.exception("connection.failed")
             self._peer.on_failure(
-                AmqpError(Condition.INTERNAL_ERROR, "The broker failed to process a frame.")
+                AmqpError(Condition.INTERNAL_ERROR, "The broker failed to process a frame; see its log.")
             )
         self.flush()
 
@@ -143,14 +144,14 @@ class Frames(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """Close once everything is written."""
+        """Close the connection once everything is written."""
         self.flush()
         self.closed = True
         if self._transport:
             self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection without a word."""
+        """Cut the connection without closing it in AMQP, as a lost network does."""
         self.closed = True
         self._out.clear()
         if self._transport:

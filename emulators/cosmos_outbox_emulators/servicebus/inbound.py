@@ -1,4 +1,4 @@
-"""Deliveries from the peer, put together from the frames they were split into."""
+"""Joins the frames into which a peer has split each of its deliveries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Inbound:
 
 
 class Assembler:
-    """Keeps at most `limit` bytes of a delivery: of one that grows beyond it, only the size."""
+    """Joins the frames of one delivery at a time. It keeps at most `limit` bytes: of a longer delivery, it keeps only the size."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -24,7 +24,7 @@ class Assembler:
         self._chunks: list[bytes] = []
 
     def feed(self, fields: list[Any], payload: bytes) -> Inbound | None:
-        """Return the delivery when this transfer frame completes it."""
+        """Add a transfer frame. Return the delivery if this frame completes it, otherwise None."""
         _, delivery_id, _, message_format, settled, more, _, _, _, aborted, _ = fields
         inbound = self._partial
         if aborted:

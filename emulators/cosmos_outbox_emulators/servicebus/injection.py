@@ -1,4 +1,4 @@
-"""What a fault does to one transfer or settlement on the wire."""
+"""Carries out what a fault does to one transfer or settlement of a client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def suffer(
     end: LinkEnd, on: On, entity: str, delivery_id: int, *, settled: bool, act: Callable[[], bytes]
 ) -> Fault | None:
     """
-    Run `act`, which returns the outcome, and acknowledge it: both only as far as the faults allow.
+    Run `act`, which returns the outcome, and acknowledge the delivery with this outcome. A fault that strikes may prevent or change
+    either of them.
 
-    Returns the fault that struck, for what only the caller can do.
+    Return the fault that struck, or None, because the caller has to carry out some faults itself.
     """
     faults = end.channel.wire.broker.faults
     fault = faults.next(on, entity)

@@ -1,4 +1,4 @@
-"""The operations of $management and of $cbs."""
+"""The operations that clients request from $management and $cbs."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _STATUS = {
     Condition.NOT_IMPLEMENTED: 501,
     Condition.UNAUTHORIZED_ACCESS: 401,
 }
-# .NET's DateTime.MaxValue: a client that asks for sessions changed after it wants those with messages.
+# .NET's DateTime.MaxValue. A client that asks for sessions that changed after this time wants the sessions that have messages.
 _END_OF_TIME_MS = 253_402_300_799_000
 
 
 def put_token(wire: Wire, request: Request) -> Reply:
-    """Check a shared access signature and remember on the connection what it allows."""
+    """Check a shared access signature, and remember on the connection which rights it grants."""
     broker, audience = wire.broker, request.properties.get("name")
     if request.operation != "put-token" or not isinstance(audience, str) or not isinstance(request.body, str):
         return Reply(
             status=400, description="The request is no put-token with a name and a token.", body=None
         )
     try:
-        # By the clocks of clients, which no test moves
+        # Tokens expire by the clocks of clients, so the time by which a test moved the broker's clock is subtracted.
         expires = verify(request.body, audience, broker.keys, broker.timers.now() - broker.ahead_s)
     except InvalidToken as error:
         return Reply(status=401, description=str(error), body=None, condition=Condition.UNAUTHORIZED_ACCESS)
@@ -56,13 +56,13 @@ def put_token(wire: Wire, request: Request) -> Reply:
 
 
 def base_path(address: str) -> str:
-    """The entity that an address belongs to, without a trailing $management."""
+    """Return the path of the entity to which an address belongs, without a trailing $management."""
     path = entity_path(address)
     return path[: -len(MANAGEMENT)].rstrip("/") if path.lower().endswith(MANAGEMENT) else path
 
 
 class Management:
-    """Answers requests about one entity, with the locks that one connection holds."""
+    """Answers management requests about one entity. The locks that requests name must be held by the same connection."""
 
     def __init__(self, wire: Wire, path: str) -> None:
         self._wire = wire
@@ -103,10 +103,10 @@ class Management:
             )
         body = {} if request.body is None else request.body
         if not isinstance(body, dict):
-            raise AmqpError(Condition.ARGUMENT_ERROR, "The body of a request is a map.")
+            raise AmqpError(Condition.ARGUMENT_ERROR, "The body of a request must be a map.")
         return operation(body)
 
-    # The entity, as each operation needs it
+    # The parts of the entity, each looked up when an operation needs it
 
     @property
     def _queue(self) -> Queue:
@@ -153,7 +153,7 @@ class Management:
         limit = self._broker.owner(self._queue.path).config.max_message_size
         if state is not None and len(state) > limit:
             raise AmqpError(
-                Condition.MESSAGE_SIZE_EXCEEDED, f"The state of a session is at most {limit} bytes long."
+                Condition.MESSAGE_SIZE_EXCEEDED, f"The state of a session must not exceed {limit} bytes."
             )
         self._sessions.set_state(self._require_session(body), state)
         return Reply()
@@ -227,7 +227,7 @@ class Management:
             self._subscription.rules,
         )
         if rule.name in present:
-            raise AmqpError(Condition.ENTITY_ALREADY_EXISTS, f"The rule '{rule.name}' exists.")
+            raise AmqpError(Condition.ENTITY_ALREADY_EXISTS, f"The rule '{rule.name}' exists already.")
         present[rule.name] = rule
         return Reply()
 
@@ -252,18 +252,18 @@ def _text(value: Any) -> str | None:
 def _tokens(body: dict[Any, Any]) -> list[bytes]:
     values = _get(body, "lock-tokens", list)
     if not all(isinstance(value, uuid.UUID) for value in values):
-        raise AmqpError(Condition.ARGUMENT_ERROR, "A lock token is a uuid.")
+        raise AmqpError(Condition.ARGUMENT_ERROR, "Each lock token must be a uuid.")
     return [value.bytes_le for value in values]
 
 
 def _numbers(body: dict[Any, Any]) -> list[int]:
     values: list[Any] = _get(body, "sequence-numbers", list)
     if not all(isinstance(value, int) for value in values):
-        raise AmqpError(Condition.ARGUMENT_ERROR, "A sequence number is a number.")
+        raise AmqpError(Condition.ARGUMENT_ERROR, "Each sequence number must be a whole number.")
     return values
 
 
 def _parse_scheduled(item: Any) -> Message:
     if not isinstance(item, dict) or not isinstance(item.get("message"), bytes):
-        raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule is a map: `message` has its bytes.")
+        raise AmqpError(Condition.ARGUMENT_ERROR, "A scheduled message must be a map with binary 'message'.")
     return parse_message(item["message"])

@@ -1,5 +1,6 @@
 """
-Messages as the broker keeps them: the sections it must read, decoded; the sender's own sections, byte for byte.
+Messages as the broker stores them. Sections that the broker has to read are decoded; the sender's other sections are kept byte for
+byte.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_ID_LENGTH = 128
 MAX_PROPERTY_SIZE = 32 * 1024
 MAX_PROPERTIES_SIZE = 64 * 1024
 
-# What the broker itself writes: a message that was received once and is sent again must not bring the old ones along.
+# The annotations that the broker itself writes. They are removed when a received message is sent again.
 _BROKER_ANNOTATIONS = frozenset({
     "x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-enqueue-sequence-number", "x-opt-locked-until",
     "x-opt-message-state", "x-opt-scheduled-enqueue-time",
@@ -28,10 +29,10 @@ _NEVER_NULL = ("x-opt-scheduled-enqueue-time", "x-opt-message-state", "x-opt-enq
 LOCK_TOKEN = Symbol("x-opt-lock-token")
 
 
-# Not frozen: building a frozen dataclass of this width costs more than parsing the message does.
+# The dataclass is not frozen, because creating a frozen one with so many fields takes longer than parsing the message.
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """One message, shared by all queues that hold it; never changed after it was parsed."""
+    """One message, which all queues that hold it share. It never changes after it was parsed."""
 
     message_id: Any = None
     session_id: str | None = None
@@ -48,13 +49,13 @@ class Message:
 
     @property
     def identity(self) -> str:
-        """What duplicate detection compares."""
+        """Return the text that duplicate detection compares, which is the message id."""
         return self.message_id if type(self.message_id) is str else str(self.message_id)
 
 
 def parse_transfer(payload: bytes, message_format: int) -> list[Message]:
     """
-    Return the messages of one transfer: a batch when its format says so, else one.
+    Return the messages of one transfer: those of a batch if the format says so, otherwise one message.
 
     Raises:
         DecodeError: the sections are malformed.
@@ -68,7 +69,7 @@ def parse_transfer(payload: bytes, message_format: int) -> list[Message]:
         after = skip(payload, position)
         if code == Code.DATA:
             if payload[position] & 0xEF != 0xA0:
-                raise DecodeError("a data section holds binary")
+                raise DecodeError("a data section must hold binary data")
             start = position + (5 if payload[position] == 0xB0 else 2)
             messages.append(parse_message(payload[start:after]))
         position = after
@@ -79,10 +80,10 @@ def _section(data: bytes, position: int) -> tuple[int, int]:
     if data[position : position + 2] == b"\x00\x53" and position + 3 < len(data):
         return data[position + 2], position + 3
     if data[position] != 0:
-        raise DecodeError("a message section starts with a descriptor")
+        raise DecodeError("a message section must start with a descriptor")
     code, position = decode(data, position + 1)
     if not isinstance(code, int) or position >= len(data):
-        raise DecodeError("a message section has a numeric descriptor and a value")
+        raise DecodeError("a message section must have a numeric descriptor and a value")
     return code, position
 
 
@@ -96,7 +97,7 @@ def parse_message(data: bytes) -> Message:
             position = _read_properties(message, data, start, position)
         elif code == Code.APPLICATION_PROPERTIES:
             if data[position] not in (0xC1, 0xD1, 0x40):
-                raise DecodeError("application properties are a map")
+                raise DecodeError("application properties must be a map")
             position = skip(data, position)
             message.application_properties = data[start:position]
         elif Code.DATA <= code <= Code.VALUE:
@@ -120,16 +121,16 @@ def parse_message(data: bytes) -> Message:
 def _read_properties(message: Message, data: bytes, start: int, position: int) -> int:
     fields, position = decode(data, position)
     if type(fields) is not list:
-        raise DecodeError("properties are a list")
+        raise DecodeError("the properties of a message must be a list")
     message.properties = data[start:position]
     if fields:
         message.message_id = fields[0]
         if isinstance(message.message_id, (list, dict, Described, Opaque)):
-            raise DecodeError("a message id is a string, a number, a uuid or binary")
+            raise DecodeError("a message id must be a string, a number, a uuid or binary")
     if len(fields) > 10:
         session_id = fields[10]
         if session_id is not None and not isinstance(session_id, str):
-            raise DecodeError("a group id is a string")
+            raise DecodeError("a group id (SessionId) must be a string")
         message.session_id = session_id
     return position
 
@@ -137,15 +138,15 @@ def _read_properties(message: Message, data: bytes, start: int, position: int) -
 def _read_header(message: Message, data: bytes, position: int) -> int:
     fields, position = decode(data, position)
     if type(fields) is not list:
-        raise DecodeError("a header is a list")
+        raise DecodeError("the header of a message must be a list")
     durable, priority, ttl = (*fields[:3], None, None, None)[:3]
     if not isinstance(durable, bool | None) or not isinstance(priority, UByte | None):
-        raise DecodeError("a header says durable and a small priority")
+        raise DecodeError("in a message header, durable must be a boolean and priority a ubyte")
     if durable is not None or priority is not None:
         message.durable_priority = encode(durable) + encode(priority)
     if ttl is not None:
         if not isinstance(ttl, int):
-            raise DecodeError("a time to live is a number of milliseconds")
+            raise DecodeError("a time to live must be a number of milliseconds")
         message.ttl_s = ttl / 1000
     return position
 
@@ -155,14 +156,14 @@ def _read_annotations(message: Message, code: int, data: bytes, position: int) -
     if annotations is None:
         return position
     if type(annotations) is not dict:
-        raise DecodeError("annotations are a map")
+        raise DecodeError("annotations must be a map")
     if code == Code.DELIVERY_ANNOTATIONS:
         annotations.pop(LOCK_TOKEN, None)
         message.delivery_annotations = annotations
         return position
     for name in _NEVER_NULL:
         if name in annotations and annotations[name] is None:
-            raise DecodeError(f"the annotation {name} is not null")
+            raise DecodeError(f"the annotation {name} must not be null")
     scheduled = annotations.get("x-opt-scheduled-enqueue-time")
     if isinstance(scheduled, int):
         message.scheduled_at = scheduled / 1000
@@ -177,14 +178,14 @@ def _read_annotations(message: Message, code: int, data: bytes, position: int) -
 
 
 def _assign_id(message: Message) -> None:
-    # Clients in other languages cannot settle a message that has none.
+    # Clients in other languages cannot settle a message without a message id, so it gets a random one.
     fields = decode(message.properties, decode(message.properties, 1)[1])[0] if message.properties else []
     message.message_id = uuid.uuid4().hex
     message.properties = performative(Code.PROPERTIES, message.message_id, *fields[1:])
 
 
 def _units(text: str) -> int:
-    return len(text) + sum(character > "\uffff" for character in text)  # of UTF-16, as .NET counts
+    return len(text) + sum(character > "\uffff" for character in text)  # UTF-16 code units, which .NET counts
 
 
 def _check_limits(message: Message) -> None:
@@ -199,7 +200,7 @@ def _check_limits(message: Message) -> None:
             )
         if message.session_id is not None and message.partition_key != message.session_id:
             raise AmqpError(
-                Condition.NOT_ALLOWED, "The PartitionKey of a message with a SessionId is that SessionId."
+                Condition.NOT_ALLOWED, "The PartitionKey and the SessionId of a message must be the same."
             )
     size = len(message.application_properties)
     if size + len(message.properties) > MAX_PROPERTIES_SIZE:
@@ -209,7 +210,7 @@ def _check_limits(message: Message) -> None:
     if size > MAX_PROPERTY_SIZE and any(
         len(encode(v)) > MAX_PROPERTY_SIZE for v in read_application_properties(message).values()
     ):
-        # The service gives this misleading answer: a retry never helps.
+        # Azure answers with this text, although trying again never helps.
         raise AmqpError(
             Condition.INTERNAL_ERROR,
             "The service was unable to process the request; please retry the operation.",
@@ -225,13 +226,16 @@ def read_application_properties(message: Message) -> dict[Any, Any]:
 
 
 def read_properties(message: Message) -> list[Any]:
-    """The thirteen fields of the properties section, absent ones None."""
+    """Return the thirteen fields of the properties section, with None for those that are absent."""
     fields: list[Any] = decode(message.properties, decode(message.properties, 1)[1])[0]
     return fields + [None] * (13 - len(fields))
 
 
 def with_application_properties(section: bytes, extra: dict[str, Any]) -> bytes:
-    """Add entries to an encoded section, leaving the encoding of the others as the sender chose it."""
+    """
+    Set entries in an encoded section of application properties. If no entry is replaced, the present ones keep the encoding that
+    the sender chose.
+    """
     content, count = b"", 0
     if section:
         position = decode(section, 1)[1]
@@ -275,10 +279,11 @@ def encode_delivery(
     token: bytes | None = None,
 ) -> bytes:
     """
-    The message as a receiver gets it: the broker's header and annotations before the sender's own sections.
+    Return the message in the form that a receiver gets: the broker's header and annotations, then the sender's own sections.
 
     Args:
-        token: lock token of a delivery over a link, empty where it is not locked. Defaults to none: no such delivery.
+        token: Lock token of a delivery over a link, empty if the message is not locked. Defaults to None: the message is not
+            delivered over a link.
     """
     ttl = b"\x40" if ttl_s is None or ttl_s * 1000 > MAX_UINT else encode(UInt(int(ttl_s * 1000)))
     header = message.durable_priority + ttl + b"\x40" + _pack_header(0x70, delivery_count)
@@ -312,7 +317,8 @@ def _delivery_annotations(message: Message, token: bytes | None) -> bytes:
         if not message.delivery_annotations:
             return b""
     elif token:
-        # A delivery tag has the byte order of .NET, a uuid of AMQP that of its text.
+        # A delivery tag has the byte order of .NET's Guid, but AMQP writes a uuid in the order of its text, so some bytes change
+        # places.
         content = _LOCK_TOKEN + token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
     count = 2 * len(message.delivery_annotations) + (2 if token else 0)
     content += encode_map_items(message.delivery_annotations)

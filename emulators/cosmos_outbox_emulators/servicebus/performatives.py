@@ -1,4 +1,4 @@
-"""AMQP frames and the performatives inside them: what may be read, and how each is written."""
+"""Reads and writes AMQP frames and the performatives in them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 ACCEPTED = b"\x00\x53\x24\x45"
 BATCH_FORMAT = 0x80013700
 
-# Trailing nulls are written out: azure-servicebus before 7.15 indexes fields that a shorter list does not have, and every
-# version hangs for ever on an error with fewer than three.
+# Fields that are null at the end of a list are written out. azure-servicebus before 7.15 reads fields by index that a shorter list
+# does not have, and every version hangs for ever on an error with fewer than three fields.
 _FIELD_COUNTS: dict[int, int] = {
     Code.OPEN: 10, Code.BEGIN: 8, Code.ATTACH: 14, Code.FLOW: 11, Code.TRANSFER: 11, Code.DISPOSITION: 6, Code.DETACH: 3,
     Code.END: 1, Code.CLOSE: 1, Code.ERROR: 3, Code.SOURCE: 11, Code.TARGET: 7, Code.SASL_MECHANISMS: 1, Code.SASL_OUTCOME: 2,
@@ -60,7 +60,8 @@ _FIELD_COUNTS: dict[int, int] = {
 
 _Fields = tuple[tuple[type | None, ...], int]
 _ANY = None
-# The type of each field and how many of the first ones are mandatory, checked before anything acts on a frame.
+# For each performative, the types of its fields, and how many of the first ones are mandatory. A frame is checked before it has any
+# effect.
 _READABLE: dict[int, _Fields] = {
     Code.OPEN: ((str, str, int, int, int, _ANY, _ANY, _ANY, _ANY, dict), 1),
     Code.BEGIN: ((int, int, int, int, int, _ANY, _ANY, dict), 0),
@@ -80,24 +81,24 @@ _READABLE: dict[int, _Fields] = {
 
 def read_performative(body: bytes) -> tuple[int, list[Any], int]:
     """
-    Return the code, the checked and padded fields, and the position of the payload.
+    Return the code of a performative, its checked fields with None for absent ones, and the position of the payload after it.
 
     Raises:
-        DecodeError: unknown performative, wrong type of a field, or a mandatory field is missing.
+        DecodeError: the performative is unknown, a field has a wrong type, or a mandatory field is missing.
     """
     if body[:2] == b"\x00\x53" and len(body) > 3:
         code, position = body[2], 3
     elif body[:1] == b"\x00":
         code, position = decode(body, 1)
     else:
-        raise DecodeError("a frame body starts with a described list")
+        raise DecodeError("a frame body must start with a described list")
     readable = _READABLE.get(code) if isinstance(code, int) else None
     if readable is None:
         raise DecodeError(f"unknown performative {code!r}")
     fields, position = decode(body, position)
     kinds, mandatory = readable
     if type(fields) is not list or len(fields) > len(kinds):
-        raise DecodeError(f"performative 0x{code:02x} is not a list of at most {len(kinds)} fields")
+        raise DecodeError(f"performative 0x{code:02x} must be a list of at most {len(kinds)} fields")
     for value, kind in zip(fields, kinds, strict=False):
         if value is not None and kind is not None and not isinstance(value, kind):
             raise DecodeError(f"performative 0x{code:02x} has a field of a wrong type: {value!r:.80}")
@@ -108,7 +109,7 @@ def read_performative(body: bytes) -> tuple[int, list[Any], int]:
 
 
 class Raw(bytes):
-    """A value that is already encoded."""
+    """A value that is already encoded as AMQP bytes."""
 
     __slots__ = ()
 
@@ -149,7 +150,7 @@ _DELIVERY_FRAME_HEAD = 8 + 6 + 5 + 5 + 18 + 2 + 6
 
 
 def outcome_frame(channel: int, delivery_id: int, outcome: bytes, *, to_sender: bool) -> bytes:
-    """A settled disposition of one delivery; `to_sender` when the peer had sent it."""
+    """Return the frame that settles one delivery with this outcome. `to_sender` says whether the peer is its sender."""
     if outcome == ACCEPTED:
         return _ACCEPTED_FRAME(
             31, 2, AMQP_FRAME, channel, b"\x00\x53\x15\xc0\x12\x06",
@@ -169,7 +170,7 @@ def transfer_frames(
     settled: bool,
     max_frame_size: int,
 ) -> list[bytes]:
-    """One delivery as one frame, or as several when it does not fit the peer's frame size."""
+    """Return the frame of one delivery, or several frames if the delivery exceeds the peer's frame size."""
     room = max_frame_size - 64
     size = len(payload)
     if size <= room and len(tag) == 16:

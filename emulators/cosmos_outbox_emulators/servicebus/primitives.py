@@ -1,4 +1,4 @@
-"""The AMQP 1.0 types that Python has no name for, so that a decoded value encodes to the same type again."""
+"""Python types for AMQP 1.0 types that Python does not have, so that a decoded value is encoded as the same AMQP type again."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Float(float):
 
 
 class Array(list[Any]):
-    """A list whose elements share one type, that of the first; a list proper may mix them."""
+    """An AMQP array. All of its elements have the type of the first one, unlike those of an AMQP list."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with the descriptor that says how to read it."""
+    """A value with a descriptor, which says how to read the value."""
 
     descriptor: Any
     value: Any
@@ -66,6 +66,6 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A type Python has no twin for (decimals, char), kept as its encoded bytes."""
+    """A value of an AMQP type that has no counterpart in Python (decimals, char), kept as its encoded bytes."""
 
     raw: bytes

@@ -1,4 +1,4 @@
-"""The link a client sends messages over."""
+"""The link over which a client sends messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PublishLink:
         self._topic.transfers += 1
         self._used_at = self._broker.timers.now()
         self._delivery_count += 1
-        # Overrun credit is no violation here: the Python SDK sends before the first flow reaches it.
+        # A sender may exceed its credit here, because the Python SDK sends before it has received the first flow.
         self._granted -= 1
         if self._granted <= CREDIT // 10:
             self._granted = CREDIT
@@ -59,7 +59,7 @@ class PublishLink:
         if fault and fault.action is Action.ZERO_CREDIT:
             self._starve(fault.seconds)
         if self._too_large:
-            # The service rejects the message and then detaches the link.
+            # As on Azure, the message is rejected, and then the link is detached.
             self.revoke(self._too_large)
 
     def _store(self, inbound: Inbound) -> bytes:

@@ -1,4 +1,4 @@
-"""Request and reply over a pair of links, as $cbs and $management use it."""
+"""Requests and replies over a pair of links, as clients use them for $cbs and $management."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class Reply:
 
 
 class ReplyRouter(Protocol):
-    """Finds the link of this connection that a reply must go out on."""
+    """Finds the link of a connection over which a reply must be sent."""
 
     def reply_link(self, reply_to: Any, path: str) -> ReplyLink | None: ...
 
 
 def read_request(payload: bytes) -> Request:
     if not payload:
-        raise DecodeError("a request has content")
+        raise DecodeError("a request must have content")
     sections: dict[Any, Any] = {}
     position = 0
     while position < len(payload):
         section, position = decode(payload, position)
         descriptor = getattr(section, "descriptor", None)
         if not isinstance(descriptor, int):
-            raise DecodeError("a request consists of described sections")
+            raise DecodeError("a request must consist of described sections")
         sections[int(descriptor)] = section.value
     properties = sections.get(Code.PROPERTIES) or []
     application = sections.get(Code.APPLICATION_PROPERTIES) or {}
@@ -78,7 +78,7 @@ def read_request(payload: bytes) -> Request:
 
 
 class RequestLink:
-    """Takes requests and sends each answer out on the link that the request names."""
+    """Receives requests, and sends each reply over the link that the request names."""
 
     def __init__(
         self, end: LinkEnd, path: str, router: ReplyRouter, answer: Callable[[Request], Reply]
@@ -104,7 +104,7 @@ class RequestLink:
             self.end.grant(self._delivery_count, CREDIT)
         outcome, request = ACCEPTED, None
         try:
-            # Of a request beyond the limit nothing was kept: it is refused as one without content.
+            # A request that exceeds the size limit arrives here without its content, so it is refused like an empty one.
             request = read_request(inbound.payload)
         except DecodeError as error:
             outcome = encode_rejected(AmqpError(Condition.DECODE_ERROR, str(error)))
@@ -126,7 +126,7 @@ class RequestLink:
 
 
 class ReplyLink:
-    """Sends replies; one that the client gave no credit for yet waits until it does."""
+    """Sends replies. A reply waits while the client has granted no credit for it."""
 
     def __init__(self, end: LinkEnd, path: str) -> None:
         self.end = end
@@ -141,7 +141,7 @@ class ReplyLink:
         return self.end.target[0]
 
     def reply(self, request: Request, reply: Reply) -> None:
-        # $cbs is documented with dashes and $management without; each client reads only its own.
+        # $cbs is documented with dashes in these names, $management without. Each client reads only one form, so both are sent.
         status = Int(reply.status)
         properties: dict[Any, Any] = {
             "statusCode": status, "statusDescription": reply.description,
