@@ -1,10 +1,9 @@
 """
 An emulator of Azure Service Bus: topics, subscriptions, sessions and queues over AMQP 1.0, for the unmodified vendor SDKs.
 
-One process, all of it in memory; `persistence` keeps a copy in a file where that is wanted, `deviations` let entities do what Azure does not.
-aiohttp speaks HTTP, the standard library
-is the rest. It shows what a sender or a receiver does when the service is slow,
-gone, or has stored a message and could not say so.
+The emulator is one process and holds everything in memory. `persistence` keeps a copy in a file if that is wanted, and `deviations` let
+entities do what Azure does not. aiohttp handles HTTP; everything else uses the standard library only. With its faults, the emulator
+shows what a sender or a receiver does when the service is slow, is gone, or has stored a message but could not acknowledge it.
 
 ```text
 timers        deadlines in one heap, on the clock that the broker was given
@@ -24,10 +23,10 @@ http          the same port for HTTP: WebSockets, and
 administration ── descriptions, ruledescriptions ── atom    management of entities, in XML
 ```
 
-- An entry is in exactly one place: ready, locked under a token, or deferred. A session exists while it has messages, state or a
-  holder. All of a transfer is stored or none of it.
-- The engine never waits. `timers.run_due()` at `timers.next_due` is all that time does to it, so that tests move time by hand.
-- A connection always keeps reading. Whatever a peer sends ends in an answer or in the close of *its* connection.
-- To a peer that does not read, nothing more is delivered until it has caught up; memory is bounded by the backlog, by the ids of
+- An entry (a stored message) is in exactly one place: ready, locked under a token, or deferred. A session exists while it has
+  messages, a state or a holder. A transfer is stored completely or not at all.
+- The engine never waits. Time affects it only when `timers.run_due()` is called at `timers.next_due`, so a test can move the time.
+- A connection always keeps reading. Whatever a peer sends is answered, or *the peer's own* connection is closed.
+- A peer that does not read gets no more messages until it has caught up. Memory is bounded by the stored messages, by the ids of
   one duplicate-detection window, and by the size limit of one message for each link.
 """

@@ -1,4 +1,4 @@
-"""The broker without its wire: entities by path, their statistics, its clock and its faults."""
+"""The broker without its network protocols: entities by their path, their statistics, its clock and its faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _DEFAULT = {
 
 class Broker:
     """
-    The topics and queues. It reads time only from `clock`; its server, or a test, calls `timers.run_due()` at `timers.next_due`.
+    A namespace's topics and queues. The broker reads time only from `clock`. Its server, or a test, calls `timers.run_due()` at
+    `timers.next_due`.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Broker:
     ) -> None:
         self.config = config
         self.keys = {name: KeyPair(key, size=_KEY_BYTES) for name, key in config.sas_keys.items()}
-        # how far a test has moved the broker's clock ahead of `clock`, and of the clocks of clients
+        # The number of seconds by which a test has moved the broker's clock ahead of `clock`, which clients also use
         self.ahead_s = 0.0
         self.timers = Timers(lambda: clock() + self.ahead_s)
         self.faults = Faults(self._go_down)
@@ -62,7 +63,7 @@ class Broker:
         self.connections = self.refused_connections = 0
         self.on_down: Callable[[], None] | None = None
         self.before_output: Callable[[], None] | None = None
-        self.made: Callable[[Topic | Queue], None] | None = None  # hears of each new entity
+        self.made: Callable[[Topic | Queue], None] | None = None  # called with each new entity
         self._down_until = 0.0
         self._random = random or Random()
         self._owners: dict[str, Topic] = {}
@@ -74,32 +75,34 @@ class Broker:
         cls, value: Any, *, clock: Callable[[], float] = time.time, random: Random | None = None
     ) -> Broker:
         """
+        Return a broker with the entities of this configuration.
+
         Raises:
-            ValueError: names the path of the first mistake in the configuration.
+            ValueError: the configuration has a mistake; the message names the path of the first one.
         """
         return cls(configuration.parse(value), clock=clock, random=random)
 
     @classmethod
     def default(cls) -> Broker:
-        """Topic "events" that drops duplicates for 600 s, with the session subscription "all"."""
+        """Return a broker with the topic "events", which drops duplicates for 600 s, and its session subscription "all"."""
         return cls.from_config(_DEFAULT)
 
     @property
     def first_keys(self) -> KeyPair:
-        """Return the keys of the first rule, which connection strings name."""
+        """Return the keys of the first authorization rule, which the connection strings use."""
         return next(iter(self.keys.values()))
 
     # Entities
 
     def add_topic(self, value: dict[str, Any]) -> Topic:
-        """Create a topic while the broker runs; the fields are those of the configuration."""
+        """Create a topic while the broker runs. `value` has the fields of a topic in the configuration."""
         return self.create(configuration.parse_topic(value, "topic"))
 
     def add_queue(self, value: dict[str, Any]) -> Topic:
         return self.create(configuration.parse_queue(value, "queue"))
 
     def delete(self, name: str) -> None:
-        """Delete a topic or queue with all it holds; its links are detached."""
+        """Delete a topic or queue with everything in it, and detach its links."""
         topic = self.topic(name)
         del self.topics[name.lower()]
         self._forget([path for path, owner in self._owners.items() if owner is topic])
@@ -107,8 +110,8 @@ class Broker:
 
     def delete_subscription(self, topic_name: str, name: str) -> None:
         """
-        Delete a subscription with all its messages. The links of its topic are detached; clients of other subscriptions connect
-        again.
+        Delete a subscription with all its messages. All links of its topic are detached, also those of other subscriptions, whose
+        clients connect again.
         """
         topic = self.topic(topic_name)
         path = topic.subscriptions.pop(name).queue.path.lower()
@@ -130,7 +133,7 @@ class Broker:
             self._revoke(topic, self.disabled_error(name))
 
     def detach_links(self, name: str, condition: str = Condition.LINK_DETACH_FORCED) -> None:
-        """Detach every link to the entity, as the service does with links that are idle."""
+        """Detach every link to an entity, as the service does if a link is idle."""
         self._revoke(self.topic(name), AmqpError(condition, "The link was force detached by the broker."))
 
     @staticmethod
@@ -155,16 +158,18 @@ class Broker:
         return queue
 
     def owner(self, path: str) -> Topic:
-        """The topic or queue that a receiving path belongs to."""
+        """Return the topic or queue to which the path of a queue or subscription belongs."""
         return self._owners[path.lower()]
 
     def create(self, config: TopicConfig) -> Topic:
         """
+        Create a topic or queue with this configuration.
+
         Raises:
-            ValueError: there is an entity of that name.
+            ValueError: an entity with this name exists already.
         """
         if config.name.lower() in self.topics:
-            raise ValueError(f"{config.name}: an entity of that name exists")
+            raise ValueError(f"{config.name}: an entity of this name exists already")
         subscriptions: dict[str, Subscription] = {}
         topic = Topic(config, subscriptions, self.timers)
         self.topics[config.name.lower()] = topic
@@ -211,7 +216,7 @@ class Broker:
     # Statistics
 
     def stats(self) -> dict[str, Any]:
-        """A picture of all counters, ready for JSON."""
+        """Return all counters in a form that can be written as JSON."""
         return {
             "connections": self.connections,
             "refused_connections": self.refused_connections,

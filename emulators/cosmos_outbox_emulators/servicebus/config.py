@@ -1,5 +1,6 @@
 """
-What a broker serves: topics, subscriptions and queues, checked field by field with the path of every mistake.
+The configuration of a broker: its topics, subscriptions and queues. Every field is checked, and each error names the path of the
+wrong field.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ RIGHTS = frozenset({"Manage", "Send", "Listen"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """How messages are kept and delivered, for a queue and for a subscription alike."""
+    """How a queue or a subscription stores and delivers messages."""
 
     requires_session: bool = False
     lock_s: float = 60.0
@@ -33,7 +34,7 @@ class SubscriptionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The entity messages are sent to; `queue` set and no subscriptions: it is a queue."""
+    """The configuration of a topic. A queue is described as a topic that has `queue` and no subscriptions."""
 
     name: str
     dedup_window_s: float | None = None
@@ -46,10 +47,12 @@ class TopicConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """
+    The configuration of a broker.
+
     Attributes:
-        link_idle_s: A link over which nothing was sent for so long is detached. Defaults to 600, as in Azure.
-        sas_keys: Names and values of the shared access keys that clients may sign tokens with.
-        key_rights: What keys are good for, by name; one that is not here has every right.
+        link_idle_s: Seconds without a message after which a sending link is detached. Defaults to 600, as in Azure.
+        sas_keys: Names and values of the shared access keys with which clients may sign tokens.
+        key_rights: Rights of each key, by its name. A key that is not listed has every right.
     """
 
     topics: tuple[TopicConfig, ...] = ()
@@ -70,14 +73,14 @@ def _fail(path: str, expected: str, value: Any) -> ValueError:
 
 def _object(value: Any, path: str, fields: Mapping[str, tuple[_Check, Any]]) -> dict[str, Any]:
     """
-    Check every known field, fill in defaults, refuse unknown ones; a default of `...` marks a mandatory field.
+    Check all fields of an object, and fill in defaults. Unknown fields are refused. A field with the default `...` is mandatory.
     """
     if not isinstance(value, dict):
         raise _fail(path, "an object", value)
     prefix = f"{path}." if path else ""
     for key in value:
         if key not in fields:
-            raise ValueError(f"{prefix}{key}: unknown field, known are {', '.join(sorted(fields))}")
+            raise ValueError(f"{prefix}{key}: unknown field, not one of {', '.join(sorted(fields))}")
     out = {}
     for key, (check, default) in fields.items():
         if key not in value and default is ...:
@@ -116,13 +119,15 @@ def _name(value: Any, path: str) -> str:
 
 def check_name(name: str, length: int, *, dollar: bool = False) -> None:
     """
+    Check the name of an entity or a rule.
+
     Raises:
-        ValueError: no name that HTTP management accepts.
+        ValueError: the name is not one that HTTP management accepts.
     """
     allowed = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*" if not dollar else r"[$A-Za-z0-9][A-Za-z0-9._-]*")
     if len(name) > length or not allowed.fullmatch(name):
         raise ValueError(
-            f"The name {name!r:.80} is not one of 1 to {length} letters, digits, '.', '-' and '_'."
+            f"The name {name!r:.80} must have 1 to {length} characters: letters, digits, '.', '-' and '_'."
         )
 
 
@@ -192,8 +197,10 @@ def parse_queue(value: Any, path: str = "") -> TopicConfig:
 
 def parse(value: Any) -> BrokerConfig:
     """
+    Return the configuration of a broker that a JSON value describes.
+
     Raises:
-        ValueError: names the path of the first mistake.
+        ValueError: a field is wrong; the message names its path.
     """
     fields = _object(
         value,

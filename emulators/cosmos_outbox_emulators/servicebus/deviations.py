@@ -1,7 +1,9 @@
 """
-Deviations: what Service Bus does not do, one kind at a time, for those who prove that a verifier notices.
+Deviations of the Service Bus emulator. Each one does something that Service Bus does not do, to prove that a verifier notices the
+difference.
 
-Most are an entity of the engine with one method overridden; while one is in force, every entity is of that kind. The engine knows of none.
+Most deviations are a subclass of a class of the engine with one method overridden. While such a deviation is in force, every entity
+of that class is an object of the subclass. The engine contains no code for deviations.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class _Uncounted(Queue):
 
 
 class _Generous(Queue):
-    """Confirms the settlement of a message whose lock is lost."""
+    """Confirms the settlement of a message whose lock is lost. Azure refuses it."""
 
     def settle(self, token: bytes, *wanted: Any, **changes: Any) -> None:
         with suppress(AmqpError):
@@ -67,7 +69,7 @@ class _Generous(Queue):
 
 
 class _Demoting(Queue):
-    """Puts an abandoned message behind the others, under a new number."""
+    """Puts an abandoned message behind the other messages, with a new sequence number. In Azure, it keeps its place."""
 
     def settle(self, token: bytes, outcome: Outcome, *reasons: Any, **changes: Any) -> None:
         entry = self.locked.get(token)
@@ -79,7 +81,7 @@ class _Demoting(Queue):
 
 
 class _Disordered(Sessions):
-    """Reverses the rest of a session when its lock is lost."""
+    """Reverses the order of the remaining messages of a session when the lock of the session is lost."""
 
     def _release(self, session: Session, *, counted: bool) -> None:
         super()._release(session, counted=counted)
@@ -88,7 +90,7 @@ class _Disordered(Sessions):
 
 
 class _Reversed(Sessions):
-    """Delivers the newest message of a session first."""
+    """Delivers the messages of a session in reverse order, the newest one first."""
 
     def _hold(self, session: Session, receiver: Receiver) -> Session:
         session.ready = deque(sorted(session.ready, key=lambda entry: entry.sequence, reverse=True))
@@ -103,7 +105,7 @@ class _Shared(Sessions):
 
 
 class _Unrenewed(Sessions):
-    """Confirms the renewal of a lock, and ends the lock at its old time."""
+    """Confirms the renewal of a session lock, but lets the lock end at its old time."""
 
     def renew(self, session: Session) -> float:
         return session.locked_until + self._queue.lock_s
@@ -115,7 +117,7 @@ class _Endless(Sessions):
 
 
 def _every(base: type, kind: type) -> Switch[Broker]:
-    """Let each entity of the base be of another kind."""
+    """Return a switch that turns every object of the class `base` into one of its subclass `kind`, and back at the end."""
 
     def turn(entity: Topic | Queue, before: type, after: type) -> None:
         found: tuple[object, ...] = (entity, entity.sessions if isinstance(entity, Queue) else None)

@@ -1,5 +1,6 @@
 """
-One message in one queue, with its place, its lock and how often it was delivered; the session it belongs to; who receives.
+A stored message (an entry) with its place in the queue, its lock and its delivery count, the session that it belongs to, and the
+receiver that gets it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 
 class Receiver(Protocol):
     """
-    What a queue needs to know of a receiver.
+    The part of a receiver that a queue uses.
 
-    `deliver` must lower `credit` by one and must not call back into the queue.
+    `deliver` must lower `credit` by one, and must not call back into the queue.
     """
 
     credit: int
@@ -29,14 +30,14 @@ class Receiver(Protocol):
     def deliver(self, entry: Entry, token: bytes) -> None: ...
 
     def grant(self, session: Session) -> None:
-        """Hand over the session this receiver waited for."""
+        """Hand over the session for which this receiver waited."""
 
     def revoke(self, failure: AmqpError) -> None:
-        """Close the receiver: its session lock is lost, or its entity is gone."""
+        """Close the receiver with this error, for example because its session lock is lost or its entity is deleted."""
 
 
 class Entry:
-    """A stored message. It is mutable: there is one object for each, and only its queue writes to it."""
+    """A stored message in one queue. It is mutable: there is one object for each message, and only its queue changes it."""
 
     __slots__ = (
         "application_properties", "delivery_count", "enqueued_at", "enqueued_sequence", "expires_at", "locked_until",
@@ -75,7 +76,7 @@ class Entry:
 
 
 class Session:
-    """A session of a queue. It is mutable: only the sessions of the queue write to it."""
+    """A session of a queue. It is mutable, and only the `Sessions` object of the queue changes it."""
 
     __slots__ = ("id", "locked", "locked_until", "owner", "ready", "state", "state_changed_at", "timer")
 
@@ -95,7 +96,10 @@ def _sequence(entry: Entry) -> int:
 
 
 def put_in_order(ready: deque[Entry], entry: Entry) -> None:
-    """New messages belong at the end and returned ones mostly at the front; both are cheap."""
+    """
+    Insert an entry in the order of sequence numbers. New messages belong at the end, and returned ones mostly at the front, so
+    these two cases are checked first.
+    """
     if not ready or entry.sequence > ready[-1].sequence:
         ready.append(entry)
     elif entry.sequence < ready[0].sequence:

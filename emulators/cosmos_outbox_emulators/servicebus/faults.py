@@ -1,4 +1,4 @@
-"""Faults on demand: deterministic, counted, and chosen by the broker's user before they happen."""
+"""Faults of the Service Bus emulator. A test adds them before the events that they strike. They are counted and deterministic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Action(StrEnum):
 
 
 class On(StrEnum):
-    """The events that a fault strikes: messages that clients send, or settlements."""
+    """The events that a fault can strike: messages that clients send, or settlements."""
 
     SEND = "send"
     SETTLE = "settle"
@@ -35,15 +35,15 @@ class On(StrEnum):
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """
-    A fault. It is mutable: it counts the events that it saw and those that it struck.
+    A fault. It is mutable, because it counts the events that it saw and those that it struck.
 
     Attributes:
-        entity: Path of a topic, queue or subscription, any case. Defaults to every one.
-        skip: How many matching events pass first. Defaults to 0.
-        count: How many are struck, None for all. Defaults to 1; to all for latency.
-        probability: Chance of each remaining one, drawn from `seed`. Defaults to 1.
+        entity: Path of a topic, queue or subscription, in any case. Defaults to every entity.
+        skip: Number of matching events that pass first. Defaults to 0.
+        count: Number of events to strike; None strikes all. Defaults to 1, but to all for latency.
+        probability: Chance that an event after the skipped ones is struck, drawn from a generator with `seed`. Defaults to 1.
         seconds: Length of a delay, a latency or an outage.
-        condition: What a rejection or a detachment says. Defaults to one that suits the action.
+        condition: AMQP error condition of a rejection or a detachment. Defaults to one that suits the action.
     """
 
     action: Action
@@ -97,19 +97,21 @@ _TIMED = {Action.DELAY_ACK, Action.LATENCY, Action.DOWN}
 
 def parse_fault(value: dict[str, Any]) -> Fault:
     """
+    Return the fault that a JSON object describes.
+
     Raises:
-        ValueError: names the field that is wrong.
+        ValueError: a field is unknown or wrong; the message names it.
     """
     unknown = set(value) - _FIELDS
     if unknown:
-        raise ValueError(f"faults: unknown field {min(unknown)!r}, known are {', '.join(sorted(_FIELDS))}")
+        raise ValueError(f"faults: unknown field {min(unknown)!r}, not one of {', '.join(sorted(_FIELDS))}")
     fields = dict(value)
     try:
         fields["action"] = Action(fields.get("action", ""))
         fields["on"] = On(fields.get("on", On.SEND))
     except ValueError as error:
         raise ValueError(
-            f"faults: {error}; actions are {', '.join(Action)}; on is one of {', '.join(On)}"
+            f"faults: {error}; the actions are {', '.join(Action)}; 'on' must be {' or '.join(On)}"
         ) from error
     for name in ("skip", "count", "probability", "seed", "seconds"):
         number = fields.get(name)
@@ -125,7 +127,7 @@ def parse_fault(value: dict[str, Any]) -> Fault:
 
 
 class Faults:
-    """The list of faults of one broker, asked once for each event."""
+    """The faults of one broker. The broker asks for each event whether a fault strikes it."""
 
     def __init__(self, go_down: Callable[[float], None]) -> None:
         self._go_down = go_down
@@ -134,7 +136,8 @@ class Faults:
 
     def add(self, value: dict[str, Any]) -> Fault:
         """
-        Add a fault, see `Fault` for the fields; "down" takes effect at once: all connections are cut and new ones refused.
+        Add a fault; see `Fault` for its fields. The action "down" takes effect at once: all connections are cut, and new ones are
+        refused.
         """
         fault = parse_fault(value)
         if fault.action is Action.DOWN:
@@ -144,13 +147,13 @@ class Faults:
         return fault
 
     def clear(self) -> None:
-        """Forget all faults; an outage that has begun ends too."""
+        """Remove all faults. This also ends an outage that has begun."""
         self._faults.clear()
         self._latencies.clear()
         self._go_down(0.0)
 
     def next(self, on: On, entity: str) -> Fault | None:
-        """Return the first fault that strikes this event; at most one fault strikes an event."""
+        """Return the first fault that strikes this event, or None. An event is struck by one fault at most."""
         for fault in self._faults:
             if fault.action is not Action.DOWN and fault.strikes(on, entity):
                 return fault

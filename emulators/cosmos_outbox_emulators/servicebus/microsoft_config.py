@@ -1,4 +1,4 @@
-"""The `Config.json` of Microsoft's Service Bus emulator, as a broker of this one."""
+"""Reads the `Config.json` of Microsoft's Service Bus emulator, so that this emulator can serve the same entities."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ Fields = dict[str, Any]
 
 
 def is_microsoft(value: Any) -> bool:
-    """Tell this format from the emulator's own."""
+    """Say whether a configuration has the format of Microsoft's emulator, and not that of this one."""
     return isinstance(value, dict) and "UserConfig" in value
 
 
 def broker_of(value: Any) -> Broker:
     """
-    Return a broker with the queues, topics, subscriptions and rules of the one namespace.
+    Return a broker with the queues, topics, subscriptions and rules of the configuration's only namespace.
 
     Raises:
-        ValueError: names the path of the first mistake, or of what the emulator does not do.
+        ValueError: the configuration has a mistake, or asks for something that the emulator does not do. The message names the path
+            of the first one.
     """
     user = _fields(_fields(value, "", {"UserConfig"})["UserConfig"], "UserConfig", {"Namespaces", "Logging"})
     namespaces = [*_objects_of(user, "UserConfig", "Namespaces")]
@@ -106,12 +107,12 @@ def _fields(value: Any, path: str, known: set[str]) -> Fields:
     for name in value:
         if name not in known:
             where = f"{path}.{name}" if path else name
-            raise ValueError(f"{where}: unknown field, known are {', '.join(sorted(known))}")
+            raise ValueError(f"{where}: unknown field, not one of {', '.join(sorted(known))}")
     return value
 
 
 def _objects_of(owner: Any, path: str, name: str) -> Iterator[tuple[str, Fields]]:
-    """Yield the objects of a list, each with its path."""
+    """Yield the objects in a list field, each with its path."""
     values = owner.get(name, []) if isinstance(owner, Mapping) else None
     if not isinstance(values, list):
         raise ValueError(f"{path}.{name}: expected a list")  # noqa: TRY004  # as above
@@ -120,7 +121,9 @@ def _objects_of(owner: Any, path: str, name: str) -> Iterator[tuple[str, Fields]
 
 
 def _properties(owner: Fields, path: str, known: Mapping[str, _Property]) -> Fields:
-    """Return properties under the names of the emulator's own configuration, which checks their values."""
+    """
+    Return the properties of an entity under the names of this emulator's own configuration, whose reader checks the values later.
+    """
     path = f"{path}.Properties"
     given = _fields(owner.get("Properties", {}), path, set(known))
     out: Fields = {}
@@ -152,7 +155,7 @@ def _seconds(value: Any, path: str) -> float | None:
 
 def _nowhere(value: Any, path: str) -> None:
     if value:
-        raise ValueError(f"{path}: the emulator forwards no messages")
+        raise ValueError(f"{path}: the emulator cannot forward messages")
 
 
 _SENDING: dict[str, _Property] = {

@@ -1,4 +1,7 @@
-"""Containers that tell what changes in them, so that the engine needs no word about files."""
+"""
+A dict and a deque that report their changes to a callback. They let `persistence` notice changes without any code for files in the
+engine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ V = TypeVar("V")
 
 
 class NotedDict(dict[K, V]):
-    """Call back with the key and the value of each item that is set or removed."""
+    """A dict that calls back with the key and the value of each item that is set or removed."""
 
     def __init__(self, items: Mapping[K, V], note: Callable[[K, V], None]) -> None:
         super().__init__(items)
@@ -33,7 +36,7 @@ class NotedDict(dict[K, V]):
 
 
 class NotedDeque(deque[V]):
-    """Call back with each element that is appended."""
+    """A deque that calls back with each element that is appended."""
 
     def __init__(self, elements: Iterable[V], note: Callable[[V], None]) -> None:
         super().__init__(elements)

@@ -1,5 +1,6 @@
 """
-A broker in a database file: entities, messages, session states and remembered ids, as they were at the last start and as they change.
+Keeps a broker in a database file: restores its entities, messages, session states and remembered ids at the start, and saves what
+changes.
 
 Messages are stored in AMQP's own encoding, which keeps the type of every value.
 """
@@ -40,7 +41,10 @@ Place = tuple[str, int]
 
 
 class BrokerFile:
-    """Restores a broker when it is made; `save` stages what has changed since, and the caller commits."""
+    """
+    Restores a broker when an object of this class is created. From then on, `save` writes all changes into the open transaction,
+    which the caller commits.
+    """
 
     def __init__(self, connection: sqlite3.Connection, broker: Broker) -> None:
         self._connection = connection
@@ -95,13 +99,13 @@ class BrokerFile:
             "SELECT message FROM scheduled WHERE topic = ? ORDER BY number", (key,)
         )
         messages = [_message(decode(text)[0]) for (text,) in rows.fetchall()]
-        self._connection.execute("DELETE FROM scheduled WHERE topic = ?", (key,))  # they get new numbers
+        self._connection.execute("DELETE FROM scheduled WHERE topic = ?", (key,))  # messages get new numbers
         topic.restore(seen, messages, sequence)
 
     # Saving
 
     def save(self) -> None:
-        """Stage all changes since the last call in the open transaction of the database."""
+        """Write all changes since the last call into the open transaction of the database."""
         self._save_entities()
         if not (self._entries or self._states or self._seen or self._scheduled):
             return
@@ -153,7 +157,7 @@ class BrokerFile:
         self._save_counters([(key, self._broker.topics[key].last_sequence) for key, _ in self._scheduled])
 
     def _sweep(self) -> None:
-        """Forget the ids that are older than their topic remembers."""
+        """Delete message ids that are older than the duplicate-detection window of their topic."""
         self._until_sweep = _SWEEP_EVERY
         now = self._broker.timers.now()
         for key, topic in self._broker.topics.items():
@@ -169,7 +173,7 @@ class BrokerFile:
         for key, topic in topics.items():
             shape = _shape(topic)
             before = self._topics.get(key)
-            # It may have been deleted and made again between two answers.
+            # The entity may have been deleted and created again since the last call. Then the data of the old one is deleted.
             if before is not None and before[0] is not topic:
                 self._forget(key)
                 before = None
@@ -204,7 +208,7 @@ class BrokerFile:
             value["subscriptions"] = [
                 {"name": name, **asdict(one.queue.config)} for name, one in topic.subscriptions.items()
             ]
-        else:  # the time to live of the queue is the shorter one of both already
+        else:  # the queue's time to live already includes that of the topic
             value |= asdict(topic.subscriptions[""].queue.config)
         rules = [
             [name, [[rule.name, body_of(rule)] for rule in one.rules.values()]]
@@ -229,7 +233,7 @@ class BrokerFile:
         path = queue.path.lower()
         self._entries.update((path, sequence) for sequence in queue.entries)
         queue.entries = NotedDict(queue.entries, lambda sequence, _: self._entries.add((path, sequence)))
-        # Whatever else changes in an entry changes when its lock is given up.
+        # An entry that stays in the queue changes only while it is locked, so it is saved again when its lock begins and ends.
         queue.locked = NotedDict(queue.locked, lambda _, entry: self._entries.add((path, entry.sequence)))
         if queue.sessions:
             queue.sessions.on_state = lambda session: self._states.update({(path, session.id): session})

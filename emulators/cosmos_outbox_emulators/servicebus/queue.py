@@ -78,7 +78,7 @@ class Queue:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all bodies and properties in the queue."""
+        """Return the size of all bodies and properties in the queue, in bytes."""
         messages = [entry.message for entry in self.entries.values()]
         return sum(
             len(item.body) + len(item.application_properties) + len(item.properties) for item in messages
@@ -95,7 +95,7 @@ class Queue:
     # Storing
 
     def show_scheduled(self, message: Message, number: int, when: float) -> None:
-        """Show a scheduled message to peeks; its topic keeps it until its time."""
+        """Let peeks find a scheduled message. The topic keeps the message itself until its time."""
         entry = self._scheduled[number] = Entry(message, number, None, when)
         entry.state = SCHEDULED
 
@@ -145,7 +145,8 @@ class Queue:
 
     def detach(self, receiver: Receiver) -> None:
         """
-        Forget a receiver; what it had locked stays locked until the lock expires, unless a session lock held it.
+        Forget a receiver. Messages that it has locked stay locked until their locks expire; only those of a session are released at
+        once.
         """
         if self.sessions:
             self.sessions.abandon_by(receiver)
@@ -153,7 +154,7 @@ class Queue:
             self.receivers.remove(receiver)
 
     def pump(self, receiver: Receiver, session: Session | None = None) -> None:
-        """Deliver what is ready as far as the receiver's credit goes."""
+        """Deliver ready messages to a receiver, as many as its credit allows."""
         ready = session.ready if session else self._ready
         if not ready or receiver.credit <= 0:
             return
@@ -165,7 +166,7 @@ class Queue:
             receiver.deliver(entry, self._take(entry, receiver.receive_and_delete, session, now))
 
     def _take(self, entry: Entry, receive_and_delete: bool, session: Session | None, now: float) -> bytes:
-        """Lock or delete what is given out, and return its lock token."""
+        """Lock an entry, or delete it in receive-and-delete mode, and return its lock token."""
         token = self._random.getrandbits(128).to_bytes(16, "little")
         if receive_and_delete:
             del self.entries[entry.sequence]
@@ -208,7 +209,7 @@ class Queue:
         entry = self._require_locked(token)
         if entry.session:
             raise AmqpError(
-                Condition.NOT_ALLOWED, "The lock of a message in a session is renewed with its session."
+                Condition.NOT_ALLOWED, "A session's message has no lock of its own: renew the session."
             )
         entry.locked_until = self._timers.now() + self.lock_s
         return entry.locked_until
@@ -233,8 +234,10 @@ class Queue:
         changes: Mapping[str, Any] | None = None,
     ) -> None:
         """
+        Settle a locked message with this outcome.
+
         Args:
-            changes: application properties that an abandoned, deferred or dead-lettered message has from now on.
+            changes: Application properties that an abandoned, deferred or dead-lettered message has from then on.
 
         Raises:
             AmqpError: the lock is lost; nothing was changed.
@@ -271,11 +274,9 @@ class Queue:
         entry.token = entry.locked_until = entry.session = None
 
     def unlock(self, entry: Entry, *, counted: bool) -> None:
-        """
-        Give a locked entry back to the place it came from, or to the dead letters when it was delivered too often.
-        """
+        """Return a locked entry to the place from which it came, or dead-letter it if it was delivered too often."""
         self._forget_lock(entry)
-        if counted and self.dead_letters:  # dead letters are not counted
+        if counted and self.dead_letters:  # deliveries from a dead-letter queue are not counted
             entry.delivery_count += 1
             if entry.delivery_count >= self.config.max_delivery_count:
                 del self.entries[entry.sequence]
@@ -301,7 +302,7 @@ class Queue:
         self.dead_letters.take_in(entry, {key: value for key, value in extra.items() if value is not None})
 
     def take_in(self, entry: Entry, extra: dict[str, str]) -> None:
-        """Store an entry that another queue gave up, with the reason. Here it never expires."""
+        """Store an entry that another queue has dead-lettered, with the reason. In a dead-letter queue, it never expires."""
         entry.state = ACTIVE
         entry.ttl_s, entry.expires_at = MAX_UINT / 1000, None
         if extra:
@@ -315,7 +316,7 @@ class Queue:
             return
         heapq.heappush(self._expiring, (entry.expires_at, entry.sequence))
         if len(self._expiring) > 2 * len(self.entries) + 1024:
-            # Forget the messages that were completed: with long times to live their entries would fill the heap.
+            # Completed messages are removed from the heap. Those with a long time to live would fill it otherwise.
             self._expiring = [
                 item for item in self._expiring if item[1] in self.entries or item[1] == entry.sequence
             ]
@@ -328,7 +329,7 @@ class Queue:
         now = self._timers.now()
         while self._expiring and self._expiring[0][0] <= now:
             entry = self.entries.get(heapq.heappop(self._expiring)[1])
-            # A locked one is looked at when it is unlocked; a deferred one never expires.
+            # A locked message is checked when it is unlocked. A deferred message expires only when a client asks for it.
             if entry is None or entry.token is not None or entry.state == DEFERRED:
                 continue
             ready = self.sessions.ready_of(entry) if self.sessions else self._ready
@@ -349,16 +350,16 @@ class Queue:
         return True
 
     def _expire_deferred(self, sequence: int) -> None:
-        """A deferred message expires only when it is asked for."""
+        """Expire a deferred message, if its time is over. This happens only when a client asks for the message."""
         entry = self._deferred.get(sequence)
         if entry and self._expire(entry, self._timers.now()):
             del self._deferred[sequence]
 
-    # Looking and fetching by number
+    # Peeking, and receiving by sequence number
 
     def peek(self, from_sequence: int, count: int, session_id: str | None) -> Iterator[Entry]:
         entries: Iterable[Entry] = self.entries.values()
-        if self.dead_letters is None:  # dead letters keep their numbers, in whatever order they come
+        if self.dead_letters is None:  # dead letters keep their sequence numbers, but arrive in any order
             entries = sorted(entries, key=lambda entry: entry.sequence)
         for entry in heapq.merge(entries, self._scheduled.values(), key=lambda entry: entry.sequence):
             if count <= 0:
@@ -371,7 +372,7 @@ class Queue:
     def receive_deferred(
         self, sequences: list[int], *, session: Session | None, receive_and_delete: bool
     ) -> list[tuple[bytes, Entry]]:
-        """Lock deferred messages by their sequence numbers: all of them or none."""
+        """Lock deferred messages by their sequence numbers, and return them. If one of them is missing, lock none."""
         for sequence in sequences:
             self._expire_deferred(sequence)
         entries = [self._deferred.get(sequence) for sequence in sequences]
@@ -387,14 +388,14 @@ class Queue:
             out.append((self._take(entry, receive_and_delete, session, now), entry))
         return out
 
-    # Data of an earlier start
+    # Restoring the data of an earlier start
 
     @property
     def last_sequence(self) -> int:
         return self._last_sequence
 
     def restore(self, entries: Iterable[Entry], last_sequence: int) -> None:
-        """Take over the entries of an earlier start. Those that were locked are ready again."""
+        """Take over the entries of an earlier start. Entries that were locked then are ready again."""
         self._last_sequence = last_sequence
         for entry in entries:
             self.entries[entry.sequence] = entry

@@ -1,4 +1,4 @@
-"""The rules of a subscription: which messages of its topic it takes."""
+"""The rules of a subscription, which decide which messages of its topic the subscription gets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cosmos_outbox_emulators.servicebus.sqlfilter import SqlFilter, parse_sql
 
 DEFAULT_RULE = "$Default"
 
-# Positions of the system properties in the properties section, by their name in a correlation filter.
+# The position of each system property in the properties section. The keys are the names in a correlation filter.
 _POSITIONS = {
     "correlation-id": 5, "message-id": 0, "to": 2, "reply-to": 4, "label": 3, "session-id": 10, "reply-to-session-id": 12,
     "content-type": 6,
@@ -28,7 +28,8 @@ _RULE, _NO_ACTION, _SQL, _TRUE, _FALSE, _CORRELATION = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """
-    A constant (an SQL expression like 1=1), or an SQL filter, or a correlation filter: all that is set must match.
+    A rule with one of three kinds of filter: a constant (an SQL expression such as 1=1), an SQL filter, or a correlation filter. In
+    a correlation filter, every property that is set must match.
     """
 
     name: str
@@ -56,21 +57,21 @@ class Rule:
 
 def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
     """
-    Read the body of an add-rule request.
+    Return the rule that the body of an add-rule request describes.
 
     Raises:
-        AmqpError: it is malformed, or asks for what only the real SQL engine can do.
+        AmqpError: the body is malformed, or asks for something that only Azure's SQL engine can do.
     """
     if not isinstance(name, str) or not name or len(name) > 50 or not isinstance(description, dict):
         raise AmqpError(
-            Condition.ARGUMENT_ERROR, "A rule has a name of 1 to 50 characters and a description."
+            Condition.ARGUMENT_ERROR, "A rule must have a name of 1 to 50 characters and a description."
         )
     if description.get("sql-rule-action"):
-        raise AmqpError(Condition.NOT_IMPLEMENTED, "The emulator has no rule actions.")
+        raise AmqpError(Condition.NOT_IMPLEMENTED, "The emulator does not support rule actions.")
     if "correlation-filter" in description:
         wanted = description["correlation-filter"]
         if not isinstance(wanted, dict):
-            raise AmqpError(Condition.ARGUMENT_ERROR, "A correlation filter is a map.")
+            raise AmqpError(Condition.ARGUMENT_ERROR, "A correlation filter must be a map.")
         system = {key: wanted[key] for key in _POSITIONS if wanted.get(key) is not None}
         return Rule(
             name=name,
@@ -82,7 +83,7 @@ def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
     sql = description.get("sql-filter")
     expression = sql.get("expression") if isinstance(sql, dict) else None
     if not isinstance(sql, dict) or not isinstance(expression, str):
-        raise AmqpError(Condition.ARGUMENT_ERROR, "A rule has an SQL filter or a correlation filter.")
+        raise AmqpError(Condition.ARGUMENT_ERROR, "A rule must have an SQL filter or a correlation filter.")
     constant = _CONSTANT_SQL.get(expression.strip().lower())
     if constant is not None:
         return Rule(name=name, constant=constant, described=described)
@@ -94,7 +95,7 @@ def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
 
 
 def body_of(rule: Rule) -> dict[str, Any]:
-    """Return the description that makes the same rule again."""
+    """Return the description from which `parse_rule` makes an equal rule."""
     if rule.is_correlation:
         return {"correlation-filter": {**rule.system, "properties": dict(rule.application)}}
     if rule.sql is not None:
@@ -103,7 +104,7 @@ def body_of(rule: Rule) -> dict[str, Any]:
 
 
 def describe(rule: Rule) -> dict[Any, Any]:
-    """One element of the answer to enumerate-rules."""
+    """Return the description of one rule for the answer to enumerate-rules."""
     if rule.sql is not None:
         criterion = Described(_SQL, [rule.sql.text, Int(20)])
     elif rule.constant is None:

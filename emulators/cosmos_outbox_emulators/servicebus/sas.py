@@ -1,4 +1,4 @@
-"""Shared access signatures: who signed a token, for which entity, and until when."""
+"""Checks shared access signatures: who signed a token, for which entity it is valid, and until when."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _PREFIX = "SharedAccessSignature "
 
 
 class InvalidToken(Exception):
-    """The token proves nothing; the client gets the message with status 401."""
+    """The token is not valid. The client gets this message with status 401."""
 
 
 def entity_path(address: str) -> str:
     """
-    The path of an entity address, whatever scheme and host stand before it: clients write "amqps" even on plain TCP.
+    Return the path of an entity's address, without scheme and host. The scheme does not count, as clients write "amqps" even over
+    plain TCP.
 
-    A query is no part of it: the client for Go signs the whole URL of a management request.
+    A query is cut off, because the client for Go signs the complete URL of a management request.
     """
     if "://" in address:
         address = address.split("://", 1)[1].partition("/")[2]
@@ -29,9 +30,9 @@ def entity_path(address: str) -> str:
 
 def parse_resource(resource: str, host: str) -> str:
     """
-    The path that a token is made for; its resource may be the bare host of the namespace, without a scheme.
+    Return the path for which a token was made. The token's resource may be only the host of the namespace, without a scheme.
 
-    Ports do not count: the client for Java leaves that of an endpoint of its own out of the address.
+    Ports do not count, because the client for Java leaves the port of a custom endpoint out of the address.
     """
     path = entity_path(resource)
     first, _, rest = path.partition("/")
@@ -40,23 +41,23 @@ def parse_resource(resource: str, host: str) -> str:
 
 
 def covers(granted: str, path: str) -> bool:
-    """Whether a right on one path holds for another; the empty path is the namespace."""
+    """Say whether a right on one path also holds for another path. The empty path stands for the whole namespace."""
     granted, path = granted.lower(), path.lower()
     return granted in ("", path) or path.startswith(granted + "/")
 
 
 def key_name(token: str) -> str:
-    """The name of the key that a token says it is signed with."""
+    """Return the name of the key with which a token says that it is signed."""
     fields = dict(part.partition("=")[::2] for part in token[len(_PREFIX) :].split("&"))
     return unquote_plus(fields.get("skn", ""))
 
 
 def verify(token: str, audience: str, keys: Mapping[str, Iterable[str]], now: float) -> float:
     """
-    Return the time at which the token expires.
+    Check a token, and return the time at which it expires.
 
     Raises:
-        InvalidToken: malformed, signed with another key, expired, or made for another entity.
+        InvalidToken: the token is malformed, signed with another key, expired, or made for another entity.
     """
     if not token.startswith(_PREFIX):
         raise InvalidToken("MalformedToken: The token is not a shared access signature.")

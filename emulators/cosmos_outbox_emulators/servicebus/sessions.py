@@ -1,4 +1,4 @@
-"""The sessions of one queue: who holds which, which one is next, and what state each keeps."""
+"""The sessions of one queue: which receiver holds each session, which one is available next, and the state of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cosmos_outbox_emulators.servicebus.timers import Timers
 
 
 class Delivery(Protocol):
-    """What sessions need of their queue."""
+    """The part of a queue that its sessions use."""
 
     @property
     def lock_s(self) -> float: ...
@@ -23,7 +23,7 @@ class Delivery(Protocol):
 
 
 class Sessions:
-    """A session exists while it has messages, state or a holder; at most one receiver holds it."""
+    """The sessions of one queue. A session exists while it has messages, a state or a holder, and at most one receiver holds it."""
 
     def __init__(self, queue: Delivery, timers: Timers) -> None:
         self._queue = queue
@@ -64,7 +64,7 @@ class Sessions:
         return self._find_or_create(entry.message.session_id or "").ready
 
     def shrink(self, entry: Entry) -> None:
-        """Forget the session of an entry that expired, if nothing is left of it."""
+        """Forget the session of an entry that expired, if the session has nothing else."""
         session = self._sessions.get(entry.message.session_id or "")
         if session and not session.ready:
             self._available.pop(session.id, None)
@@ -78,7 +78,8 @@ class Sessions:
 
     def accept(self, receiver: Receiver, session_id: str | None) -> Session | None:
         """
-        Lock a session by id, or the next available one; None: none is, and the receiver waits for its `grant`.
+        Lock a session for a receiver: the session with this id, or the next available one. If none is available, return None; the
+        receiver then waits until `grant` is called.
         """
         if session_id is None:
             if not self._available:
@@ -121,9 +122,7 @@ class Sessions:
         )
 
     def abandon_by(self, receiver: Receiver) -> None:
-        """
-        Release what a receiver holds because it closed; its unsettled messages do not count as delivered.
-        """
+        """Release the session of a receiver that has closed. The messages that it did not settle do not count as delivered."""
         self.stop_waiting(receiver)
         session = self._held.get(id(receiver))
         if session:
@@ -133,7 +132,7 @@ class Sessions:
         if session.timer:
             session.timer.cancel()
         self._held.pop(id(session.owner), None)
-        # No owner and not available yet: entries that come back now must not be handed out before all of them are back.
+        # The session has no owner now, but is not available yet, so none of its entries is delivered before all of them are back.
         session.owner, session.timer = None, None
         waiting, self._waiting = self._waiting, deque()
         for entry in sorted(session.locked.values(), key=lambda entry: entry.sequence, reverse=True):
@@ -149,7 +148,7 @@ class Sessions:
             receiver.grant(self._hold(self._available.popitem(last=False)[1], receiver))
 
     def get(self, session_id: str, container: object) -> Session:
-        """The session, provided that a receiver of this connection holds its lock."""
+        """Return the session with this id. Refuse this if no receiver of this connection holds its lock."""
         session = self._sessions.get(session_id)
         if (
             session is None
@@ -179,7 +178,7 @@ class Sessions:
         session.state, session.state_changed_at = state, changed_at
 
     def ids(self, changed_after: float | None) -> list[str]:
-        """Sessions with messages or state, or, given a time, those whose state changed after it."""
+        """Return the ids of all sessions with messages or a state. With a time, return those whose state changed after it."""
         if changed_after is None:
             return sorted(
                 session.id

@@ -1,7 +1,8 @@
 """
-SQL filters of rules: comparisons of properties, joined by AND, OR and NOT, with the three truth values of SQL.
+The SQL filters of rules: comparisons of properties, joined by AND, OR and NOT, with the three truth values of SQL.
 
-A property that a message does not have is null, and what null is compared with is unknown (None). No arithmetic, no functions.
+A property that a message does not have is null, and a comparison with null is unknown (None). Arithmetic and functions are not
+supported.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _DEEPEST = 50
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The properties of one message."""
+    """The properties of one message that a filter can read: the system properties and the application properties."""
 
     system: list[Any]
     user: Mapping[str, Any]
@@ -43,7 +44,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlFilter:
-    """A condition that was parsed, and its text."""
+    """An SQL filter that was parsed, with its text and its parameters."""
 
     text: str
     condition: _Value
@@ -56,8 +57,10 @@ class SqlFilter:
 
 def parse_sql(text: str, parameters: Mapping[str, Any]) -> SqlFilter:
     """
+    Parse the text of an SQL filter.
+
     Raises:
-        ValueError: it is no condition, or one that the emulator does not evaluate.
+        ValueError: the text is not a condition, or one that the emulator does not evaluate.
     """
     return SqlFilter(text=text, condition=_Parser(text, parameters).parse(), parameters=parameters)
 
@@ -237,7 +240,7 @@ def _any(values: list[bool | None]) -> bool | None:
 
 
 def _compare(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool | None:
-    """Compare values of one kind; of two kinds, or with null, the answer is unknown."""
+    """Compare two values of the same kind. If their kinds differ or one is null, the result is unknown (None)."""
     kinds = {bool: bool, str: str, bytes: bytes}
     of_left, of_right = (
         next((kind for kind in kinds if isinstance(v, kind)), float if isinstance(v, int | float) else None)

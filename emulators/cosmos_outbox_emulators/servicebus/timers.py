@@ -1,4 +1,4 @@
-"""Deadlines of the broker in one heap, so that its time is whatever clock it was given."""
+"""The broker's timers, which are kept in one heap and run by the clock that the broker was given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Timer:
 
 class Timers:
     """
-    Runs callbacks when `run_due` is called after their time; the server, or a test, calls it at `next_due`.
+    Runs each callback when `run_due` is called after the callback's time. The server, or a test, calls `run_due` at `next_due`.
 
     `on_earlier`, when set, is called each time `next_due` moves closer.
     """
@@ -40,7 +40,7 @@ class Timers:
 
     def at(self, due: float, callback: Callable[[], None]) -> Timer:
         if len(self._heap) >= self._sweep_at:
-            # Deadlines that were cancelled long before they are due must not pile up.
+            # Cancelled timers are removed now and then. Otherwise those that are due much later would pile up.
             self._heap = [item for item in self._heap if item[2].callback]
             heapq.heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + 1024

@@ -1,5 +1,5 @@
 """
-The entity messages are sent to: limits, duplicate detection, scheduling, and one copy for each subscription.
+A topic, to which messages are sent: its limits, duplicate detection, scheduling, and a copy of each message for each subscription.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cosmos_outbox_emulators.servicebus.timers import Timer, Timers
 
 
 class Attached(Protocol):
-    """A link, which is detached when its entity is disabled or deleted."""
+    """A link to an entity. It is detached when the entity is disabled or deleted."""
 
     def revoke(self, failure: AmqpError) -> None: ...
 
@@ -55,7 +55,7 @@ class Topic:
 
     @property
     def remembered(self) -> int:
-        """How many message ids duplicate detection holds."""
+        """Return how many message ids duplicate detection remembers."""
         return len(self._seen)
 
     @property
@@ -67,7 +67,7 @@ class Topic:
         return self.config.max_message_size
 
     def publish(self, messages: list[Message]) -> None:
-        """Store all messages of one transfer or, on an error, none."""
+        """Store all messages of one transfer. If one of them is refused, store none."""
         self._check(messages)
         now = self._timers.now()
         for message in self._first_copies(messages, now):
@@ -78,14 +78,14 @@ class Topic:
 
     def schedule(self, messages: list[Message]) -> list[int]:
         """
-        Keep messages until their time. Return the numbers with which they can be cancelled; a duplicate gets a number, too, and is
-        dropped.
+        Keep messages until their time, and return the numbers by which they can be cancelled. A duplicate is dropped, but gets a
+        number as well.
         """
         self._check(messages)
         now, numbers = self._timers.now(), []
         for message in messages:
             if message.scheduled_at is None:
-                raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule says when to enqueue it.")
+                raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule must have its enqueue time.")
         for message in messages:
             if self._first_copies([message], now):
                 numbers.append(self._schedule(message, message.scheduled_at or now))
@@ -170,21 +170,21 @@ class Topic:
             seen.discard(history.popleft()[1])
 
     def _sweep(self) -> None:
-        # Without this, a topic that falls silent would keep its last ids for ever.
+        # A timer calls this. Otherwise a topic to which no more messages are sent would keep its last ids for ever.
         window = self.config.dedup_window_s or 0.0
         now = self._timers.now()
         self._forget(now - window)
         due = max(self._history[0][0] + window, now + window / 10) if self._history else None
         self._history_timer = self._timers.at(due, self._sweep) if due is not None else None
 
-    # Data of an earlier start
+    # Restoring the data of an earlier start
 
     @property
     def last_sequence(self) -> int:
         return self._sequence
 
     def restore(self, seen: Iterable[tuple[float, str]], scheduled: Iterable[Message], sequence: int) -> None:
-        """Take over what an earlier start remembered. Scheduled messages get new numbers."""
+        """Take over the remembered ids and scheduled messages of an earlier start. The scheduled messages get new numbers."""
         self._sequence = sequence
         for at, identity in seen:
             self._seen.add(identity)
@@ -196,7 +196,10 @@ class Topic:
     def observe(
         self, seen: Callable[[tuple[float, str]], None], scheduled: Callable[[int, object], None]
     ) -> None:
-        """Call back with each id that is remembered, and with the number of each scheduled message that exists, comes or goes."""
+        """
+        Call `seen` with each remembered message id, and `scheduled` with the number of each scheduled message. This is done for the
+        present ones at once, and later for each one that is added or, if scheduled, removed.
+        """
         for remembered in self._history:
             seen(remembered)
         for number, value in self._scheduled.items():

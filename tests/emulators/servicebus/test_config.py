@@ -24,7 +24,7 @@ def test_the_default_configuration_has_the_topic_events():
     ("config", "words"),
     [
         ([], "config: expected an object"),
-        ({"topic": []}, "topic: unknown field, known are"),
+        ({"topic": []}, "topic: unknown field, not one of"),
         ({"topics": {}}, "topics: expected a list"),
         ({"topics": [{}]}, "topics[0].name: is missing"),
         ({"topics": [{"name": ""}]}, "topics[0].name: expected an entity name"),
