@@ -1,4 +1,4 @@
-"""HTTP management: what each request does to the entities of a broker, and the XML that answers it."""
+"""HTTP management of Service Bus: applies each request to the entities of a broker, and answers with XML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_NAME, _MAX_CHILD_NAME = 260, 50
 
 
 class Refusal(Exception):
-    """An answer other than the requested one."""
+    """Refuses a management request with a status and a text."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -36,7 +36,10 @@ def _missing(path: str) -> Refusal:
 
 
 class Administration:
-    """Answers HTTP management requests. It remembers properties of entities that are shown and have no effect."""
+    """
+    Answers HTTP management requests. It also remembers properties of entities that have no effect here, so that clients can read
+    them.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -47,11 +50,11 @@ class Administration:
         self, method: str, path: str, query: Mapping[str, str], body: bytes, *, update: bool, address: str
     ) -> tuple[int, ET.Element | None]:
         """
-        Perform a request; return its status and its XML.
+        Execute a request, and return its status and the XML of the answer.
 
         Args:
-            update: whether the entity has to exist already.
-            address: of the namespace, for links.
+            update: Whether the request updates an entity, which has to exist already.
+            address: Address of the namespace, for the links in the XML.
         """
         act = {"GET": self._get, "PUT": self._put, "DELETE": self._delete}.get(method)
         if act is None:
@@ -87,7 +90,9 @@ class Administration:
         return 200, self._entity(topic, address)
 
     def _get_below(self, found: re.Match[str], query: Mapping[str, str], address: str) -> ET.Element:
-        """Describe what belongs to a topic: its subscriptions, one of them, its rules, or one of those."""
+        """
+        Describe something that belongs to a topic: all subscriptions, one subscription, all rules of a subscription, or one rule.
+        """
         topic, now, here = self._topic(found["topic"]), self._broker.timers.now(), f"{address}/{found[0]}"
         if not found["name"]:
             entries = [self._child(topic, name, address) for name in topic.subscriptions]
@@ -149,7 +154,7 @@ class Administration:
         element.extend(atom.child(name, text) for name, text in values.items())
         return element
 
-    # Creating and changing
+    # Creating and changing entities
 
     def _put(
         self, path: str, _query: Mapping[str, str], body: bytes, update: bool, address: str
@@ -294,11 +299,13 @@ def _page(
     title: str, entries: Sequence[ET.Element], query: Mapping[str, str], address: str, now: float
 ) -> ET.Element:
     """
+    Return the page of a list that the query's $skip and $top ask for.
+
     Raises:
-        ValueError: $skip or $top is no number from 0 on.
+        ValueError: $skip or $top is not a whole number, or is too low.
     """
     skip, top = int(query.get("$skip", 0)), int(query.get("$top", 100))
     if skip < 0 or top < 1:
-        raise ValueError("The values of $skip and $top are not negative.")
+        raise ValueError("$skip must be at least 0, and $top at least 1.")
     more = f"{address}?$skip={skip + top}&$top={top}" if len(entries) > skip + top else ""
     return atom.feed(title, entries[skip : skip + top], address, now, more)

@@ -1,4 +1,4 @@
-"""The XML of HTTP management: durations and times, entries and feeds of Atom, errors."""
+"""Reads and writes the XML of HTTP management: durations and times, entries and feeds of Atom, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA = "http://www.w3.org/2001/XMLSchema"
 TYPE = f"{{{INSTANCE}}}type"
-# .NET's TimeSpan.MaxValue: for ever.
+# This is .NET's TimeSpan.MaxValue, which Service Bus uses for a time without end.
 FOR_EVER = "P10675199DT2H48M5.4775807S"
 _FOR_EVER_S = 10_675_199 * 86400
 _DURATION = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?$")
@@ -25,10 +25,10 @@ for _prefix, _namespace in (("", ATOM), ("sb", CONNECT), ("counts", COUNTS), ("i
 
 def seconds(text: str) -> float | None:
     """
-    Read an ISO 8601 duration; None is for ever.
+    Return the seconds of an ISO 8601 duration, or None if the duration stands for a time without end.
 
     Raises:
-        ValueError: it is no duration of days and less.
+        ValueError: the text is not a duration of days, hours, minutes and seconds.
     """
     found = _DURATION.match(text.strip())
     if found is None or not any(found.groups()):
@@ -62,13 +62,13 @@ def child(name: str, text: str, namespace: str = CONNECT) -> ET.Element:
 
 def read_description(body: bytes, kinds: Iterable[str]) -> ET.Element:
     """
-    The description inside an entry.
+    Return the description of an entity from the XML body of a request.
 
     Raises:
-        ValueError: no XML, or a description of another kind.
+        ValueError: the body is not XML, or has no description of one of these kinds.
     """
     if b"<!" in body:
-        raise ValueError("The body has a document type or a comment.")
+        raise ValueError("The body must not have a document type or a comment.")
     try:
         root = ET.fromstring(body)  # noqa: S314  # without a document type there are no entities to expand
     except ET.ParseError as error:
@@ -97,7 +97,7 @@ def entry(title: str, description: ET.Element, address: str, at: float) -> ET.El
 def feed(
     title: str, entries: Iterable[ET.Element], address: str, at: float, following: str = ""
 ) -> ET.Element:
-    """A list of entries; `following` is the address of the next page."""
+    """Return an Atom feed of these entries. `following` is the address of the next page."""
     element = ET.Element(f"{{{ATOM}}}feed")
     element.append(child("title", title, ATOM))
     element.append(child("id", address, ATOM))
@@ -117,14 +117,15 @@ def failure(status: int, detail: str) -> ET.Element:
 
 
 def encode(element: ET.Element) -> bytes:
-    element = deepcopy(element)  # a rule keeps the filter that a client described
+    element = deepcopy(element)  # a rule keeps the XML of its filter, which must not change
     _name_as_net_does(element, "")
     return bytes(ET.tostring(element, encoding="utf-8", xml_declaration=True))
 
 
 def _name_as_net_does(element: ET.Element, around: str) -> None:
     """
-    Give descriptions their own default namespace and counts a prefix: the client for JavaScript knows names, not namespaces.
+    Make each description declare its own default namespace, and give counts a prefix, as .NET does. This is needed because the
+    client for JavaScript reads element names without regard to namespaces.
     """
     namespace = element.tag.rpartition("}")[0].strip("{")
     if namespace == CONNECT:

@@ -1,6 +1,4 @@
-"""
-Queues, topics and subscriptions as HTTP management describes them: each property in its place, read and written.
-"""
+"""Reads and writes the descriptions of queues, topics and subscriptions in HTTP management, with each property in its place."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from cosmos_outbox_emulators.servicebus.config import QueueConfig, TopicConfig
 
 QUEUE, TOPIC, SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
 
-# In the order in which .NET writes and reads them.
+# .NET reads and writes the properties in this order.
 _ORDER = {
     QUEUE: "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive "
     "DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations "
@@ -29,7 +27,7 @@ _ORDER = {
     "DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status CreatedAt "
     "UpdatedAt AccessedAt UserMetadata CountDetails AutoDeleteOnIdle EntityAvailabilityStatus",
 }
-# Kept and shown, but without effect here.
+# The emulator remembers these properties and shows them to clients, but they have no effect.
 _SHOWN = {
     "MaxSizeInMegabytes": "1024", "EnableBatchedOperations": "true", "IsAnonymousAccessible": "false",
     "FilteringMessagesBeforePublishing": "false", "SupportOrdering": "true", "AutoDeleteOnIdle": atom.FOR_EVER,
@@ -44,7 +42,7 @@ _MAX_LOCK_S, _MAX_DELIVERIES = 300.0, 2000
 
 @dataclass(slots=True, kw_only=True)
 class Shown:
-    """The properties of an entity that have no effect here, and when the entity was created and changed."""
+    """The properties of an entity that have no effect here, and the times at which the entity was created and changed."""
 
     created: float
     updated: float
@@ -53,24 +51,26 @@ class Shown:
 
 def read(description: ET.Element) -> dict[str, ET.Element]:
     """
-    The properties of a description that is sent, by name.
+    Return the properties of a description that a client sent, by name.
 
     Raises:
-        ValueError: a property that would have an effect on Azure that the emulator does not have.
+        ValueError: a property has an effect on Azure that the emulator does not support.
     """
     given = {atom.local(element): element for element in description}
     for name in _REFUSED:
         if name in given and given[name].text:
             raise ValueError(f"The emulator does not support {name}.")
     if given.get("Status") is not None and given["Status"].text not in _STATUS[:2]:
-        raise ValueError(f"The emulator knows the statuses {' and '.join(_STATUS[:2])}.")
+        raise ValueError(f"The status must be {' or '.join(_STATUS[:2])} in this emulator.")
     return given
 
 
 def check_unchanged(given: Mapping[str, ET.Element], now: ET.Element) -> None:
     """
+    Check that an update does not change a property that is fixed when the entity is created.
+
     Raises:
-        ValueError: a property that is set for good at the creation would change.
+        ValueError: the update would change such a property.
     """
     for element in now:
         name = atom.local(element)
@@ -80,15 +80,17 @@ def check_unchanged(given: Mapping[str, ET.Element], now: ET.Element) -> None:
 
 def queue_config(given: Mapping[str, ET.Element], config: QueueConfig) -> QueueConfig:
     """
+    Return the configuration of a queue or subscription with the properties that a client sent.
+
     Raises:
         ValueError: a value is out of range.
     """
     lock_s = _seconds(given, "LockDuration", config.lock_s)
     if lock_s is None or not 0 < lock_s <= _MAX_LOCK_S:
-        raise ValueError("The value for LockDuration is more than 0 seconds and at most 5 minutes.")
+        raise ValueError("The value for LockDuration must be more than 0 seconds and at most 5 minutes.")
     deliveries = int(_text(given, "MaxDeliveryCount") or config.max_delivery_count)
     if not 1 <= deliveries <= _MAX_DELIVERIES:
-        raise ValueError(f"The value for MaxDeliveryCount is from 1 to {_MAX_DELIVERIES}.")
+        raise ValueError(f"The value for MaxDeliveryCount must be from 1 to {_MAX_DELIVERIES}.")
     return QueueConfig(
         requires_session=_flag(given, "RequiresSession", config.requires_session),
         lock_s=lock_s,
@@ -102,12 +104,14 @@ def queue_config(given: Mapping[str, ET.Element], config: QueueConfig) -> QueueC
 
 def topic_config(given: Mapping[str, ET.Element], config: TopicConfig) -> TopicConfig:
     """
+    Return the configuration of a topic or queue with the properties that a client sent.
+
     Raises:
         ValueError: a value is out of range.
     """
     window = _seconds(given, "DuplicateDetectionHistoryTimeWindow", config.dedup_window_s or 600.0)
     if window is None or not 20 <= window <= 7 * 86400:
-        raise ValueError("The value for DuplicateDetectionHistoryTimeWindow is from 20 seconds to 7 days.")
+        raise ValueError("DuplicateDetectionHistoryTimeWindow must be from 20 seconds to 7 days.")
     if not _flag(given, "RequiresDuplicateDetection", config.dedup_window_s is not None):
         window = None
     ttl_s = config.ttl_s if config.queue else _time_to_live(given, config.ttl_s)
@@ -117,7 +121,7 @@ def topic_config(given: Mapping[str, ET.Element], config: TopicConfig) -> TopicC
 def _time_to_live(given: Mapping[str, ET.Element], before: float | None) -> float | None:
     ttl_s = _seconds(given, "DefaultMessageTimeToLive", before)
     if ttl_s is not None and ttl_s < 1:
-        raise ValueError("The value for DefaultMessageTimeToLive is at least 1 second.")
+        raise ValueError("The value for DefaultMessageTimeToLive must be at least 1 second.")
     return ttl_s
 
 
@@ -143,7 +147,7 @@ def of_topic(config: TopicConfig) -> dict[str, str]:
 
 
 def describe(kind: str, values: Mapping[str, Any], shown: Shown, counts: Mapping[str, int]) -> ET.Element:
-    """The whole description of an entity."""
+    """Return the complete description of an entity."""
     texts = {
         **values,
         "CreatedAt": atom.timestamp(shown.created),
@@ -172,7 +176,7 @@ def _text(given: Mapping[str, ET.Element], name: str) -> str:
 def _flag(given: Mapping[str, ET.Element], name: str, default: bool) -> bool:  # a value, not a switch
     text = _text(given, name).lower()
     if text not in ("", "true", "false"):
-        raise ValueError(f"The value for {name} is true or false.")
+        raise ValueError(f"The value for {name} must be true or false.")
     return text == "true" if text else default
 
 

@@ -1,7 +1,7 @@
 """
-What the broker's port speaks besides AMQP: HTTP management, and AMQP over a WebSocket.
+The protocols of the broker's port besides plain AMQP: HTTP management, and AMQP over a WebSocket.
 
-The first bytes of a connection decide. Azure has these on port 443.
+The first bytes of a connection show whether it is AMQP or HTTP. On Azure, both HTTP protocols are at port 443.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTENT_TYPE = "application/atom+xml; type=entry; charset=utf-8"
 
 
 class FirstBytes(asyncio.Protocol):
-    """Holds a new connection for AMQP until its first bytes say that it is one of HTTP."""
+    """Treats a new connection as AMQP until its first bytes show that it is HTTP."""
 
     def __init__(self, frames: Frames, http: Callable[[], asyncio.Protocol]) -> None:
         self._frames = frames
@@ -36,7 +36,7 @@ class FirstBytes(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
+        transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
         self._transport = transport
         self._frames.connection_made(transport)
 
@@ -58,10 +58,10 @@ class FirstBytes(asyncio.Protocol):
 
 class HttpSide:
     """
-    Answers HTTP for one broker.
+    Answers the HTTP requests to one broker.
 
     Args:
-        accept: Makes the frames of a new AMQP connection, or None while the broker is down.
+        accept: Makes the frames of a new AMQP connection; returns None while the broker is down.
     """
 
     def __init__(self, broker: Broker, accept: Callable[[], Frames | None]) -> None:
@@ -115,7 +115,7 @@ class HttpSide:
         socket = web.WebSocketResponse(protocols=(SUBPROTOCOL,), max_msg_size=0, compress=False)
         try:
             await socket.prepare(request)
-        except BaseException:  # the request is no upgrade that can be answered
+        except BaseException:  # the request is not a valid WebSocket upgrade
             frames.connection_lost(None)
             raise
         transport = WebSocketTransport(socket, request.transport, frames)
@@ -132,7 +132,7 @@ class HttpSide:
 
 
 class WebSocketTransport(asyncio.Transport):
-    """Makes a WebSocket look like a TCP connection to the frames on it: each write is one message."""
+    """Makes a WebSocket look like a TCP transport to the AMQP frames on it. Each write becomes one WebSocket message."""
 
     def __init__(
         self, socket: web.WebSocketResponse, below: asyncio.Transport | None, frames: Frames
@@ -158,7 +158,7 @@ class WebSocketTransport(asyncio.Transport):
             self._frames.pause_writing()
 
     async def send(self) -> None:
-        """Send what was written until the end of the connection."""
+        """Send everything that is written, until the connection ends."""
         try:
             while (data := await self._waiting.get()) is not None:
                 await self._socket.send_bytes(data)

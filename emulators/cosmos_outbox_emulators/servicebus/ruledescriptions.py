@@ -1,4 +1,4 @@
-"""Rules as HTTP management describes them."""
+"""Reads and writes the descriptions of rules in HTTP management."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ _CONSTANTS = {"TrueFilter": "1=1", "FalseFilter": "1=0"}
 
 def read_rule(name: str, description: ET.Element) -> Rule:
     """
+    Return the rule that an XML description describes.
+
     Raises:
-        ValueError: it is malformed.
-        AmqpError: it asks for what the emulator does not evaluate.
+        ValueError: the description is malformed.
+        AmqpError: the rule asks for something that the emulator does not evaluate.
     """
     wanted = _part(description, "Filter")
     kind = _kind(wanted) if wanted is not None else "TrueFilter"
@@ -54,7 +56,7 @@ def describe_rule(rule: Rule, created: float) -> ET.Element:
 
 
 def _filter(rule: Rule) -> ET.Element:
-    """The filter of a rule that came over AMQP."""
+    """Return the XML of the filter of a rule that a client created over AMQP."""
     element = ET.Element(f"{{{atom.CONNECT}}}Filter")
     if rule.constant is not None:
         kind = "TrueFilter" if rule.constant else "FalseFilter"
@@ -73,7 +75,7 @@ def _filter(rule: Rule) -> ET.Element:
             pair = ET.SubElement(properties, f"{{{atom.CONNECT}}}KeyValueOfstringanyType")
             pair.append(atom.child("Key", str(key)))
             pair.append(atom.child("Value", str(value).lower() if isinstance(value, bool) else str(value)))
-            # The prefix is bound by hand: it stands inside the value of an attribute.
+            # The namespace prefix is declared by hand, because it only occurs in the value of an attribute.
             pair[1].set("xmlns:d", atom.SCHEMA)
             pair[1].set(atom.TYPE, f"d:{_type_name(value)}")
     element.set(atom.TYPE, kind)
@@ -98,7 +100,7 @@ def _values(pairs: ET.Element | None) -> dict[str, Any]:
     for pair in () if pairs is None else pairs:
         key, value = _part(pair, "Key"), _part(pair, "Value")
         if key is None or not key.text or value is None:
-            raise ValueError("A pair of properties has a key and a value.")
+            raise ValueError("Each property of a filter must have a key and a value.")
         values[key.text] = _value(value.text or "", _kind(value))
     return values
 

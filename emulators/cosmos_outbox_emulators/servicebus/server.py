@@ -1,4 +1,4 @@
-"""The broker on a TCP port, which speaks AMQP and HTTP."""
+"""Serves a broker on a TCP port, which accepts both AMQP and HTTP."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from cosmos_outbox_emulators.servicebus.http import FirstBytes, HttpSide
 
 class ServiceBusServer:
     """
-    Serves a broker on one address for as long as it is entered, over plain TCP or `tls`; port 0 takes a free one.
+    Serves a broker on one address while the `async with` block lasts, over plain TCP, or over TLS with `tls`. With port 0, it takes
+    a free port.
 
     Args:
-        https_port: one more port, where clients look for HTTP management and WebSockets: 443 on Azure. Defaults to none.
+        https_port: One more port, at which clients look for HTTP management and WebSockets; it is 443 on Azure. Defaults to none.
     """
 
     def __init__(
@@ -49,10 +50,13 @@ class ServiceBusServer:
         return self.connection_string_of("primary")
 
     def connection_string_of(self, key: str, name: str | None = None) -> str:
-        """Return that of the primary or the secondary key of a rule; by default, of the first one."""
+        """
+        Return the connection string for the "primary" or the "secondary" key of an authorization rule, by default of the first
+        rule.
+        """
         name = name or next(iter(self.broker.keys))
         key = self.broker.keys[name][key]
-        # With the last field, an SDK does without TLS.
+        # The field UseDevelopmentEmulator makes an SDK connect without TLS.
         plain = "" if self._tls else "UseDevelopmentEmulator=true;"
         return (
             f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={key};{plain}"
@@ -86,7 +90,7 @@ class ServiceBusServer:
         for listener in listeners:
             listener.close()
         for connection in list(self._connections):
-            connection.close(AmqpError(Condition.CONNECTION_FORCED, "The broker shuts down."))
+            connection.close(AmqpError(Condition.CONNECTION_FORCED, "The broker is shutting down."))
             connection.abort()
         self.broker.timers.on_earlier = self.broker.on_down = None
         if self._alarm:
@@ -94,12 +98,12 @@ class ServiceBusServer:
         await self._http.stop()
         for listener in listeners:
             await listener.wait_closed()
-        # An aborted transport frees its socket in the next turn of the loop; the set is empty after one or two.
+        # An aborted transport closes its socket in the next turn of the event loop, so this loop ends after one or two turns.
         while self._connections:  # noqa: ASYNC110  # nothing to wait for lasts longer than a turn
             await asyncio.sleep(0)
 
     def drop_connections(self) -> None:
-        """Cut every connection without a word, as a lost network does."""
+        """Cut every connection without closing it in AMQP, as a lost network does."""
         for connection in list(self._connections):
             connection.abort()
 
@@ -127,7 +131,7 @@ class ServiceBusServer:
             self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def advance(self, seconds: float) -> None:
-        """Move the broker's clock, and do what is due by then."""
+        """Move the broker's clock forward, and do everything that is due by then."""
         self.broker.ahead_s += seconds
         self._ring()
 
@@ -138,8 +142,8 @@ class ServiceBusServer:
 
 class _AfterHandshake(asyncio.Protocol):
     """
-    Accepts a connection once TLS is agreed on: asyncio tells no protocol of a failed handshake, so an earlier object would stay
-    behind.
+    Accepts a connection once its TLS handshake has succeeded. asyncio does not tell a protocol about a failed handshake, so a
+    connection object that was created earlier would never be removed.
     """
 
     def __init__(self, accept: Callable[[], asyncio.Protocol]) -> None:
@@ -153,5 +157,5 @@ class _AfterHandshake(asyncio.Protocol):
 
 class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
+        transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
         transport.abort()
