@@ -1,4 +1,6 @@
-"""The command line: start both emulators, or steer running ones."""
+"""
+The command line of the emulators: `serve` starts both of them; `split`, `merge` and `fault` change emulators that are running.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def _serve_options() -> OneLineParser:
 
 
 def _number(least: int, most: int, kind: type[int | float] = int) -> Callable[[str], float]:
-    """Return what reads a number within bounds."""
+    """Return a function that argparse calls to read a number. It refuses a number outside of these bounds."""
 
     def read(text: str) -> float:
         try:
@@ -130,7 +132,10 @@ _port, _count, _milliseconds = _number(0, 65535), _number(1, 1000), _number(0, 6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (by default that of this process). Return 0, or 2 for a mistake that the caller can correct."""
+    """
+    Run the command line with these arguments, by default those of this process. Return the exit code: 0, or 2 after a mistake that
+    the caller can correct and that one line on stderr names.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     starts_server = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
     options = _parser().parse_args(["serve", *arguments] if starts_server else arguments)

@@ -1,8 +1,8 @@
 """
-A certificate for localhost, made at the start, so that SDKs that insist on TLS can connect.
+A TLS certificate for localhost, which is made when the emulators start, for SDKs that insist on TLS.
 
-An authority signs one certificate, for this machine's loopback, and its key is forgotten: a client that trusts the authority trusts
-these emulators and nothing else, now and later.
+A new certificate authority signs this one certificate, which is valid only for this machine's loopback. The authority's private key
+is then discarded. So a client that trusts the authority trusts these emulators and nothing else, now and later.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _ADDRESSES = ("127.0.0.1", "::1")
 
 def server_context(folder: Path) -> ssl.SSLContext:
     """
-    Return the server's side of TLS, with the certificate in a folder. If it is missing or has expired, make one.
+    Return the TLS context of a server, with the certificate in this folder. Make a new certificate if there is none or if it has
+    expired.
 
     Raises:
-        UsageError: the extra `tls` is not installed, or the folder cannot be written.
+        UsageError: the extra `tls` is not installed, or the certificate cannot be read or written.
     """
     try:
         if not _is_valid(folder):
@@ -40,7 +41,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
             "TLS needs the package cryptography: pip install 'cosmos-outbox-emulators[tls]'"
         ) from error
     except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
-        raise UsageError(f"the certificate in {folder}: {error}") from error
+        raise UsageError(f"cannot make or read the TLS certificate in {folder}: {error}") from error
     return context
 
 
@@ -70,7 +71,7 @@ def _make(folder: Path) -> None:
             .issuer_name(authority)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1))  # the clock of a container may be behind
+            .not_valid_before(now - timedelta(days=1))  # the clock in a client's container may be slow
             .not_valid_after(now + _VALID)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(of_authority), critical=False)

@@ -1,7 +1,8 @@
 """
-The control API: splits, merges, snapshots, failovers, keys, faults, clock, replica lag and statistics of running emulators, as JSON over HTTP.
+The control API of running emulators: JSON over HTTP for splits, merges, snapshots, failovers, keys, faults, clock, replica lag and
+statistics.
 
-A mistake in a request is answered with a problem document (RFC 9457) whose `detail` names it.
+A request with a mistake is answered with a problem document (RFC 9457), whose `detail` says what is wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Act = Callable[[Fields], Any]
 
 
 class ControlServer:
-    """Serves the API that steers a Cosmos DB emulator and a Service Bus emulator, for as long as the `async with` block lasts."""
+    """Serves the API that controls one Cosmos DB emulator and one Service Bus emulator, while the `async with` block lasts."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ControlServer:
         self._delay_broker()
 
     def deviate(self, name: str) -> None:
-        """Switch on a deviation at the emulator that has it."""
+        """Switch on a deviation from Azure at the emulator that has a deviation of this name."""
         of_broker = name in servicebus_deviations.DEVIATIONS
         (self._servicebus_deviating if of_broker else self._cosmos_deviating).switch(name)
 
@@ -135,13 +136,16 @@ class ControlServer:
         return {"child": self._container(fields).merge(first, second, completing=int(completing))}
 
     def _container(self, fields: Fields) -> Container:
-        """Return the container that the request names, or else the one whose change feed was read."""
+        """
+        Return the container that the request names. A request without names means the only container whose change feed was read, if
+        there is exactly one.
+        """
         if "database" in fields or "container" in fields:
             return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
         read = [container for container in self._containers() if container.change_feed_reads]
         if len(read) != 1:
             paths = ", ".join(container.path for container in read) or "none"
-            raise ValueError(f"name the database and the container; change feeds were read of: {paths}")
+            raise ValueError(f"name 'database' and 'container', as clients read these change feeds: {paths}")
         return read[0]
 
     def _containers(self) -> Iterator[Container]:
@@ -158,7 +162,7 @@ class ControlServer:
     def _throttle(self, fields: Fields) -> None:
         buckets = fields.get("buckets") or {}
         if not isinstance(buckets, dict):
-            raise ValueError("'buckets' must be an object of percentages")  # noqa: TRY004  # one error type for all bad input
+            raise ValueError("'buckets' must be an object with the percentage of each throughput bucket")  # noqa: TRY004  # one error type for all bad input
         shares = {name: _number(buckets, name) for name in buckets}
         self._cosmos.gateway.throttle(self._container(fields), _number(fields, "request_units"), shares)
 
@@ -199,7 +203,10 @@ class ControlServer:
         self._delay_broker()
 
     def _delay_broker(self) -> None:
-        """The broker stores its general latency as a fault, too; when faults are cleared, that latency must stay."""
+        """
+        Give the broker the latency of the option --servicebus-latency-ms. The broker stores it as a fault, so this is repeated
+        after all faults are cleared.
+        """
         if self._servicebus_latency_s:
             self._broker.faults.add({"action": "latency", "seconds": self._servicebus_latency_s})
 
@@ -230,7 +237,7 @@ async def _fields(request: web.Request) -> Fields:
         return {}
     fields = json.loads(await request.text())
     if not isinstance(fields, dict):
-        raise ValueError("the body must be a JSON object")  # noqa: TRY004  # one error type for all bad input
+        raise ValueError("the body of the request must be a JSON object")  # noqa: TRY004  # one error type for all bad input
     return fields
 
 

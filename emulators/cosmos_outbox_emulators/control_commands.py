@@ -1,4 +1,4 @@
-"""The commands that steer running emulators: `split`, `merge` and `fault`, over the control API."""
+"""The commands `split`, `merge` and `fault`, which change running emulators by requests to their control API."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _ANSWER_TIMEOUT_S = 30
 
 
 def command(control: str, path: str, fields: dict[str, Any] | None, *, method: str = "POST") -> str:
-    """Send one command to the control API of running emulators and return its answer."""
+    """Send one request to the control API of running emulators. Return the body of the answer, or `ok` if it is empty."""
     if not control.startswith("http://"):
         raise UsageError(f"--control must be the http:// address that `serve` printed, not {control!r}")
     body = None if fields is None else json.dumps(fields).encode()
-    # A proxy of the environment cannot reach this machine's loopback.
+    # Proxies from environment variables are not used, because a proxy cannot reach this machine's loopback address.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(control.rstrip("/") + path, data=body, method=method)  # noqa: S310  # http:// was checked
     try:
@@ -39,7 +39,7 @@ def _detail(problem: bytes) -> str:
 
 
 def run_command(options: argparse.Namespace) -> str:
-    """Carry out `split`, `merge` or `fault`."""
+    """Carry out the command `split`, `merge` or `fault` with these options, and return the text to print."""
     if options.command == "fault":
         path = f"/{options.emulator}/faults"
         if options.clear:

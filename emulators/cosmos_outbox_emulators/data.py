@@ -1,8 +1,8 @@
 """
-A folder that keeps what the emulators hold, in one SQLite database.
+Keeps the data of both emulators in a folder, in one SQLite database.
 
-What an answer tells is in the database before the answer leaves, so a killed process loses nothing that a client knows of. The
-system writes to the disk when it likes: when the machine loses its power, the last seconds may be lost.
+Everything that an answer reports is in the database before the answer is sent, so a killed process loses nothing that a client
+knows of. The operating system decides when it writes to the disk: if the machine loses its power, the last seconds may be lost.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FORMAT = 1
 @contextmanager
 def open_data_folder(folder: Path, account: Account, broker: Broker) -> Iterator[Callable[[], None]]:
     """
-    Restore an account and a broker from a folder, which is created if it is missing. Yield the function that saves both.
+    Restore an account and a broker from a folder, which is created if it is missing. Yield a function that saves both.
 
     Raises:
-        UsageError: it cannot be used, another process has it open, or it is of another version.
+        UsageError: the folder cannot be used, another process has it open, or it has another format.
     """
     with ExitStack() as stack:
         try:
@@ -36,7 +36,7 @@ def open_data_folder(folder: Path, account: Account, broker: Broker) -> Iterator
             connection = stack.enter_context(closing(sqlite3.connect(folder / FILE, timeout=0)))
             _prepare(connection)
         except (OSError, sqlite3.Error) as error:
-            raise UsageError(f"--data {folder}: {error}; do other emulators use it?") from error
+            raise UsageError(f"--data: cannot use {folder}: {error}. Do other emulators use it?") from error
         files = AccountFile(connection, account), BrokerFile(connection, broker)
 
         def save() -> None:
@@ -55,7 +55,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found not in (0, _FORMAT):
         raise UsageError(
-            f"--data: the folder is of format {found}, these emulators read {_FORMAT}; name an empty one"
+            f"--data: the folder has format {found}, but these emulators read format {_FORMAT}; name an empty folder"
         )
     connection.execute(f"PRAGMA user_version = {_FORMAT}")
     connection.commit()

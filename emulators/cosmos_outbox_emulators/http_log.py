@@ -1,6 +1,6 @@
 """
-The log of all HTTP servers here: what a peer sends wrongly is answered with 400, and is no error of theirs; nor is one that
-is gone before its answer.
+The log of all HTTP servers of the emulators. It leaves out malformed requests, which are answered with 400, and clients that
+disconnect before they get their answer, because neither is an error of the server.
 """
 
 from __future__ import annotations

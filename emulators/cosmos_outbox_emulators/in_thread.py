@@ -1,8 +1,8 @@
 """
-Both emulators in a thread of this process, for tests of any kind: blocking or async, on whichever event loop.
+Runs both emulators in a thread of this process, for tests of any kind: blocking tests, or async tests on any event loop.
 
-The thread has an event loop of its own. Every method here runs its engine call on that loop and waits for the result, so a
-test may call it from its own thread while clients are connected.
+The thread has an event loop of its own. Every method here makes its call on that loop and waits for the result, so a test may call
+it from its own thread while clients are connected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Server = TypeVar("Server", CosmosServer, ServiceBusServer)
 
 
 class _Emulator(Generic[Server]):
-    """What both emulators have in common."""
+    """The methods that the handles of both emulators share."""
 
     _server: Server
     _loop: asyncio.AbstractEventLoop
@@ -49,12 +49,15 @@ class _Emulator(Generic[Server]):
         return self._server.connection_string_of("secondary")
 
     def deviate(self, name: str | None) -> None:
-        """Answer otherwise than Azure in one way; an earlier deviation ends. None ends it without another."""
+        """
+        Make the emulator differ from Azure in the way with this name, in place of a deviation that is in force. None ends a
+        deviation.
+        """
         _call(self._loop, lambda: self._deviating.switch(name))
 
 
 class CosmosEmulator(_Emulator[CosmosServer]):
-    """A running Cosmos DB emulator: its addresses, and the actions that a test may take on it."""
+    """A running Cosmos DB emulator, with its addresses and the actions that a test may take on it."""
 
     def __init__(self, server: CosmosServer, clock: AdjustableClock, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
@@ -63,7 +66,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         self._deviating = Deviating(server, cosmos_deviations.DEVIATIONS)
 
     def regenerate_key(self, which: str) -> None:
-        """Replace the "primary" or the "secondary" key. Requests that are signed with the old key get 401."""
+        """Replace the "primary" or the "secondary" key by a new one. From then on, requests signed with the old key get 401."""
         _call(self._loop, lambda: self._server.account.keys.regenerate(which))
 
     def create_container(
@@ -76,11 +79,11 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         ranges: int = 1,
     ) -> None:
         """
-        Create a container of so many physical partitions. Create its database if that is missing.
+        Create a container with `ranges` physical partitions, and its database if there is none of this name.
 
         Args:
-            partition_key: the path, or up to three of a hierarchical key.
-            default_ttl: seconds; -1 keeps every item that names no TTL of its own. Defaults to no TTL at all.
+            partition_key: Path of the partition key, or up to three paths of a hierarchical key.
+            default_ttl: Default TTL in seconds. With -1, only items with a TTL of their own expire. By default, no item expires.
         """
         account = self._server.account
         single = isinstance(partition_key, str)
@@ -105,7 +108,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         Create the databases, containers and items of a seed that do not exist yet.
 
         Raises:
-            ValueError: names the path of the first mistake.
+            ValueError: the seed has a mistake; the message names the path of the first one.
         """
         _call(self._loop, lambda: plant(self._server.account, seed))
 
@@ -120,23 +123,27 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         return _call(self._loop, lambda: account.container(database, container).merge(first, second))
 
     def take_snapshot(self, database: str, container: str) -> None:
-        """Remember all items and LSNs of a container. An earlier snapshot is replaced."""
+        """Remember all items and LSNs of a container for `restore_snapshot`, in place of an earlier snapshot."""
         account = self._server.account
         _call(self._loop, lambda: account.container(database, container).take_snapshot())
 
     def restore_snapshot(self, database: str, container: str) -> None:
         """
-        Put back the items and LSNs of the snapshot, as after a restore in place, or a failover that lost the latest writes.
+        Put back the items and LSNs of the snapshot. This is what clients see after a restore in place, or after a failover that
+        lost the latest writes.
         """
         account = self._server.account
         _call(self._loop, lambda: account.container(database, container).restore_snapshot())
 
     def fail_over(self) -> str:
-        """Let the other of two regions accept the writes, and return its host. The regions are the names 127.0.0.1 and localhost."""
+        """
+        Let the other one of two regions accept the writes, and return its host name. The regions are the host names 127.0.0.1 and
+        localhost.
+        """
         return _call(self._loop, lambda: fail_over(self._server.account))
 
     def lag(self, seconds: float) -> None:
-        """Let a replica answer reads that lags this far behind; 0 ends this."""
+        """Answer reads as a replica would that is this many seconds behind. 0 ends the lag."""
         _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))
 
     def throttle(
@@ -148,11 +155,11 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         buckets: Mapping[str, float] | None = None,
     ) -> None:
         """
-        Give a container so many request units a second, spread over its partitions; requests of low priority are refused first.
+        Limit a container to so many request units a second, spread over its partitions. Requests of low priority are refused first.
 
         Args:
-            request_units: 0 for no limit, as at first.
-            buckets: by the id of a throughput bucket ("1" to "5") the percentage that its requests may use.
+            request_units: Request units a second; 0 removes the limit. A new container has no limit.
+            buckets: Percentage of these units that the requests of each throughput bucket may use, by its id ("1" to "5").
         """
         account, gateway = self._server.account, self._server.gateway
         _call(
@@ -161,15 +168,15 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         )
 
     def advance(self, seconds: float) -> None:
-        """Move the emulator's clock forward, so that a TTL passes without a wait."""
+        """Move the emulator's clock forward, so that a test need not wait for a TTL."""
         _call(self._loop, lambda: self._clock.advance(seconds))
 
     def add_fault(self, rule: Mapping[str, Any]) -> Callable[[], bool]:
         """
-        Add a fault rule; return a function that says whether it waits for its first request.
+        Add a fault rule. Return a function that says whether the rule has not struck any request yet.
 
         Raises:
-            ValueError: names the first field that is wrong.
+            ValueError: a field of the rule is wrong; the message names it.
         """
         added = _call(self._loop, lambda: self._server.faults.add(rule))
         return lambda: _call(self._loop, lambda: self._server.faults.is_idle(added))
@@ -179,15 +186,15 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         _call(self._loop, self._server.faults.clear)
 
     def requests(self) -> dict[str, int]:
-        """Return how many requests came in so far, by operation."""
+        """Return how many requests the emulator has received so far, by their kind."""
         return _call(self._loop, lambda: dict(self._server.gateway.counts))
 
 
 class ServiceBusEmulator(_Emulator[ServiceBusServer]):
     """
-    A running Service Bus emulator: its addresses, and the actions that a test may take on it.
+    A running Service Bus emulator, with its addresses and the actions that a test may take on it.
 
-    It begins with the topic `events`, which drops duplicates, and the topic's session subscription `all`.
+    At first it has the topic `events`, which drops duplicates, and the topic's subscription `all`, which has sessions.
     """
 
     def __init__(self, server: ServiceBusServer, loop: asyncio.AbstractEventLoop) -> None:
@@ -197,25 +204,26 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
 
     def regenerate_key(self, which: str) -> None:
         """
-        Replace the "primary" or the "secondary" key. Tokens of the old key are refused; open links stay until their token expires.
+        Replace the "primary" or the "secondary" key by a new one. Tokens signed with the old key are refused. Links that are open
+        stay open until their token expires.
         """
         _call(self._loop, lambda: self._server.broker.first_keys.regenerate(which))
 
     def add_topic(self, config: dict[str, Any]) -> None:
         """
-        Create a topic with its subscriptions; the fields are those of the configuration.
+        Create a topic with its subscriptions. `config` has the fields of a topic in the configuration file.
 
         Raises:
-            ValueError: names the path of the first mistake.
+            ValueError: a field is wrong; the message names its path.
         """
         _call(self._loop, lambda: self._server.broker.add_topic(config))
 
     def add_queue(self, config: dict[str, Any]) -> None:
         """
-        Create a queue; the fields are those of the configuration.
+        Create a queue. `config` has the fields of a queue in the configuration file.
 
         Raises:
-            ValueError: names the path of the first mistake.
+            ValueError: a field is wrong; the message names its path.
         """
         _call(self._loop, lambda: self._server.broker.add_queue(config))
 
@@ -225,7 +233,8 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
 
     def advance(self, seconds: float) -> None:
         """
-        Move the emulator's clock forward: scheduled messages appear, locks and messages expire, ids are forgotten.
+        Move the emulator's clock forward: scheduled messages are enqueued, locks and messages expire, and duplicate detection
+        forgets ids.
         """
         _call(self._loop, lambda: self._server.advance(seconds))
 
@@ -235,21 +244,21 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
 
     def add_fault(self, rule: dict[str, Any]) -> Callable[[], bool]:
         """
-        Add a fault. Return a function that says whether it has struck nothing yet.
+        Add a fault. Return a function that says whether the fault has not struck yet.
 
         Raises:
-            ValueError: names the first field that is wrong.
+            ValueError: a field of the fault is wrong; the message names it.
         """
         added = _call(self._loop, lambda: self._server.broker.faults.add(rule))
         return lambda: not added.struck
 
     def clear_faults(self) -> None:
-        """End every fault, including an outage."""
+        """Remove every fault. This also ends an outage."""
         _call(self._loop, self._server.broker.faults.clear)
 
     def stats(self) -> dict[str, Any]:
         """
-        Return all counters: connections, faults, and of each topic what was published and what its subscriptions hold.
+        Return all counters: of connections, of faults, and of each topic what was published to it and what its subscriptions hold.
         """
         return _call(self._loop, self._server.broker.stats)
 
@@ -260,8 +269,9 @@ def cosmos_in_thread(*, partitions: int = 1, tls: Path | None = None) -> Iterato
     Run a Cosmos DB emulator on a free port of 127.0.0.1 while the block lasts.
 
     Args:
-        partitions: physical partitions of each new container, at least.
-        tls: serve https, with the certificate of this folder; it is made where it is missing, and clients trust its `ca.pem`.
+        partitions: Least number of physical partitions of each new container.
+        tls: Folder of the certificate for serving https. A missing certificate is made; clients have to trust the folder's
+            `ca.pem`.
     """
     clock = AdjustableClock()
     with _event_loop() as loop:
@@ -280,7 +290,8 @@ def servicebus_in_thread(*, tls: Path | None = None) -> Iterator[ServiceBusEmula
     Run a Service Bus emulator on a free port of 127.0.0.1 while the block lasts.
 
     Args:
-        tls: serve amqps, with the certificate of this folder; it is made where it is missing, and clients trust its `ca.pem`.
+        tls: Folder of the certificate for serving amqps. A missing certificate is made; clients have to trust the folder's
+            `ca.pem`.
     """
     with _event_loop() as loop:
         server = _wait(loop, _enter(ServiceBusServer(Broker.default(), tls=_context(tls))))
@@ -299,8 +310,8 @@ async def _enter(server: Server) -> Server:
 
 
 async def _end(server: Server) -> None:
-    # The server stops accepting some turns of the loop before it closes its listener. asyncio makes a transport for each connection
-    # that the server accepted, and leaves the connection open if the listener was closed before that.
+    # asyncio creates the transport of an accepted connection some turns of the loop later. It leaves the connection open if the
+    # listener has been closed by then. So the listener stops accepting here, some turns before it is closed.
     for listening in server.listener.sockets if server.listener else ():
         asyncio.get_running_loop().remove_reader(listening)
     for _ in range(3):
@@ -315,12 +326,12 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
     def serve() -> None:
         with (
             asyncio.Runner() as runner
-        ):  # the end of the loop cancels what is left, such as a connection that is being accepted
+        ):  # the runner cancels the tasks that are left, such as one that accepts a connection
             loop = runner.get_loop()
             started.set_result(loop)
             loop.run_forever()
 
-    # A daemon thread: an interrupted test run must not wait for it.
+    # The thread is a daemon thread, so that an interrupted test run does not wait for it.
     thread = Thread(target=serve, name="cosmos-outbox-emulators", daemon=True)
     thread.start()
     loop = started.result()

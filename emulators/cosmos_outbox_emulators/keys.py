@@ -1,4 +1,4 @@
-"""Account keys in pairs, as both services have them: clients use the one while the other is regenerated."""
+"""Pairs of account keys, as both services have them. Clients use one key of a pair while the other one is regenerated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class KeyPair:
-    """A primary and a secondary key. Both are valid, each until it is regenerated."""
+    """A primary and a secondary key. Each of them is valid until it is regenerated."""
 
     def __init__(self, primary: str, *, size: int) -> None:
         self._size = size
@@ -25,10 +25,10 @@ class KeyPair:
 
     def regenerate(self, which: str) -> None:
         """
-        Replace one of the two keys. The old key is refused from now on.
+        Replace one of the two keys by a new one. The old key is no longer valid.
 
         Raises:
-            ValueError: it is neither "primary" nor "secondary".
+            ValueError: `which` is neither "primary" nor "secondary".
         """
         if which not in self._keys:
             raise ValueError(f"'regenerate' must be primary or secondary, not {which!r}")

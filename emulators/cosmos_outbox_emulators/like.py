@@ -1,4 +1,7 @@
-"""LIKE of both query languages: % is any text, _ any character, and in that of Cosmos DB [a-e] is one of a set, [^a-e] one not in it."""
+"""
+The LIKE patterns of both query languages: % stands for any text, and _ for any character. In Cosmos DB, [a-e] also stands for one
+character of a set, and [^a-e] for one that is not in the set.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ _SET = r"\[(?P<set>\^?[^\]]+)\]|"
 @lru_cache(maxsize=64)
 def compile_like(pattern: str, escape: str = "", *, sets: bool = False) -> re.Pattern[str]:
     """
-    Return the pattern as a regular expression for a whole text. What stands between two % is looked for once, where it comes first
-    (`?>`): no pattern can take exponential time.
+    Return a LIKE pattern as a regular expression for a whole text. Each part between two % is searched only once, at its first
+    occurrence (`?>`), so that no pattern can take exponential time.
     """
     escaped = f"{re.escape(escape)}(?P<plain>.)|" if escape else ""
     parts = [""]

@@ -1,4 +1,4 @@
-"""The process: both emulators and the control API, from the options of the command line to SIGTERM."""
+"""The process that runs both emulators and the control API, from reading its options to SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_emulators.usage import UsageError
 
 HOST = "127.0.0.1"
-# The ports of the first emulators on a machine, so that `split` and the other commands find them without --control
+# The control port of the first emulators on a machine. The command `split` and the others use it unless --control names an address.
 CONTROL_PORT = 8971
 
 
@@ -80,7 +80,8 @@ async def serve(options: argparse.Namespace) -> None:
                 await stack.enter_async_context(server)
             except OSError as error:
                 if server is control and options.control_port is None and error.errno == errno.EADDRINUSE:
-                    # Other emulators run on this machine, so commands steer these at the address that is printed.
+                    # Other emulators on this machine use the default control port. So these take a free port, and the printed
+                    # address tells commands which one.
                     control.port = 0
                     await stack.enter_async_context(control)
                     continue
@@ -117,12 +118,12 @@ _TITLES = {
 
 
 def _announce(found: dict[str, str], others: dict[str, str], *, as_json: bool) -> None:
-    """Print the addresses of the servers; `others` are the connection strings of all keys but the first."""
+    """Print the addresses of the servers. `others` are the Service Bus connection strings of all keys but the first."""
     lines = [f"{_TITLES[name]:<13}{text}" for name, text in found.items()]
     lines += [f"{f'  as {name}':<12} {text}" for name, text in others.items()]
     shown = {**found, "servicebus_keys": others} if others else found
     text = json.dumps(shown) if as_json else "\n".join([*lines, "Ctrl-C stops them."])
-    # Where a server listens on all addresses, a client is told the one that is always there.
+    # A server that listens on all addresses is printed with the host localhost, which a client can always reach.
     print(text.replace("//0.0.0.0:", "//localhost:"), flush=True)  # noqa: T201  # the output of this command
 
 
@@ -135,13 +136,13 @@ def _broker(config: Path | None) -> Broker:
 
 
 def _json(file: Path) -> Any:
-    return json.loads(file.read_text(encoding="utf-8-sig"))  # Microsoft's editors begin a file with a mark
+    return json.loads(file.read_text(encoding="utf-8-sig"))  # the file may begin with a byte order mark
 
 
 @contextmanager
 def _name_file_in_error(option: str, file: Path) -> Iterator[None]:
-    """Add the option and its file to an error about the file's content."""
+    """Add the name of the option and of its file to an error about the content of the file."""
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{option} {file}: {error}") from error
+        raise UsageError(f"cannot use {option} {file}: {error}") from error

@@ -1,7 +1,7 @@
 """
-Fixtures for pytest: a fresh emulator for each test that asks for one.
+Fixtures for pytest: a new emulator for each test that asks for one.
 
-pytest loads this module wherever the distribution is installed, so it imports the emulators only when a test uses them.
+pytest loads this module wherever the package is installed, so the module imports the emulators only when a test uses them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def cosmos_emulator() -> Iterator[CosmosEmulator]:
     """
-    A Cosmos DB emulator on a free port: `connection_string` for the SDK, methods for containers, splits, time and faults.
+    A Cosmos DB emulator on a free port. It has a `connection_string` for the SDK, and methods for containers, splits, time and
+    faults.
     """
     from cosmos_outbox_emulators.in_thread import cosmos_in_thread  # noqa: PLC0415  # see above
 
@@ -29,7 +30,7 @@ def cosmos_emulator() -> Iterator[CosmosEmulator]:
 @pytest.fixture
 def servicebus_emulator() -> Iterator[ServiceBusEmulator]:
     """
-    A Service Bus emulator on a free port: `connection_string` for the SDK, methods for entities, outages and faults.
+    A Service Bus emulator on a free port. It has a `connection_string` for the SDK, and methods for entities, outages and faults.
     """
     from cosmos_outbox_emulators.in_thread import servicebus_in_thread  # noqa: PLC0415  # see above
 

@@ -1,4 +1,4 @@
-"""Mistakes of the command line, each of them one line."""
+"""Mistakes in the use of the command line. Each of them is reported in one line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NoReturn
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser that reports a mistake in one line, without the usage text in front."""
+    """An argument parser that reports a mistake in one line, without printing the usage text first."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 class UsageError(Exception):
-    """A mistake that the caller of the command has to correct, in one line."""
+    """A mistake that the caller of a command has to correct. Its message is one line."""

@@ -240,7 +240,7 @@ def test_a_data_folder_in_use_or_of_another_format_is_refused(
     """The command refuses the data folder with one line and exit code 2."""
     with open_data_folder(tmp_path, Account(), Broker.default()):
         assert 2 == main(["--data", str(tmp_path)])
-    assert "do other emulators use it?" in capsys.readouterr().err
+    assert "Do other emulators use it?" in capsys.readouterr().err
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()

@@ -87,7 +87,7 @@ def test_each_fixture_can_switch_on_a_deviation(cosmos_emulator, servicebus_emul
         for _ in range(2):
             sender.send_messages(ServiceBusMessage("same", message_id="1", session_id="ada"))
     assert ([1003, 0], 2) == (statuses, servicebus_emulator.stats()["topics"]["events"]["published"])
-    with pytest.raises(ValueError, match="no deviation 'none'; there are duplicates-kept, "):
+    with pytest.raises(ValueError, match="no deviation 'none'; the deviations are duplicates-kept, "):
         servicebus_emulator.deviate("none")
 
 

@@ -1,4 +1,4 @@
-"""A read-only explorer of what the emulators hold: pages that are rendered here, without scripts."""
+"""A read-only explorer of the data in the emulators: HTML pages that the emulators render, and that work without scripts."""
 
 from cosmos_outbox_emulators.explorer.routes import explorer_routes
 

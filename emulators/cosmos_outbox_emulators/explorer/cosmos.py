@@ -1,4 +1,4 @@
-"""Cosmos DB in pages: the databases with their containers, and the items of a container."""
+"""The explorer's pages about Cosmos DB: the databases with their containers, and the items of a container."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAGE = 50
 
 
 def databases_section(account: Account) -> Markup:
-    """Return all containers of all databases."""
+    """Return the section of the first page that lists all containers of all databases."""
     now = account.clock()
     rows: list[tuple[Any, ...]] = []
     for name, database in account.databases.items():
@@ -44,7 +44,7 @@ def databases_section(account: Account) -> Markup:
 
 
 def container_page(account: Account, database: str, name: str, key: str, number: int) -> str:
-    """Return one page of a container's items, of all keys or of one."""
+    """Return a page that shows some of a container's items, either of all partition keys or of one."""
     container = account.container(database, name)
     now = account.clock()
     count = container.item_count(now)
@@ -110,7 +110,8 @@ def _of_key(container: Container, text: str) -> Iterator[Item]:
 
 def _headers(text: str) -> Iterator[str]:
     """
-    Yield what a typed key can mean on the wire: the text itself, a JSON value, or the array of a hierarchical key.
+    Yield each partition key header that a key typed by the user can mean: the text itself, a JSON value, or the array of a
+    hierarchical key.
     """
     yield json.dumps([text])
     try:

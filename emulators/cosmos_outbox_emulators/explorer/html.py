@@ -1,4 +1,4 @@
-"""The pages' frame, tables and links. Everything that comes from a client is escaped here."""
+"""The frame, tables and links of the explorer's HTML pages. All text that comes from a client is escaped here."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _AWAY = '<p id="away" role="status" hidden>The emulators do not answer; below is
 
 
 class Markup(str):
-    """Text that is already HTML."""
+    """Text that is already HTML, so that it is not escaped."""
 
     __slots__ = ()
 
 
 def page(title: str, *parts: Markup, home: bool = False) -> str:
-    """Return a whole page; the first page renews itself."""
+    """Return a complete HTML page. The first page (`home`) includes a script that keeps it up to date."""
     script = f'<script src="{live.ADDRESS}" defer></script>' if home else ""
     way = _AWAY if home else '<nav><a href="/">All entities</a></nav>'
     often = f"; with scripts, it renews itself every {live.REFRESH_S} seconds" if home else ""
@@ -73,7 +73,7 @@ def note(text: str) -> Markup:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "None.") -> Markup:
-    """Return a table; numbers are right-aligned, None is an empty cell."""
+    """Return an HTML table. Numbers are right-aligned, and None becomes an empty cell."""
     lines = []
     kinds: list[str] = []
     for row in rows:
@@ -85,7 +85,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "
     head = "".join(
         f'<th scope="col"{kind}>{html.escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True)
     )
-    # Focusable: a table wider than the window can be scrolled by keyboard.
+    # The element can have the focus (tabindex), so that a table wider than the window can be scrolled by keyboard.
     return Markup(
         f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{chr(10).join(lines)}\n</tbody></table></div>"
@@ -112,7 +112,7 @@ def details(summary: str, content: str) -> Markup:
 
 
 def filter_form(path: str, label: str, name: str, value: str, **hidden: str) -> Markup:
-    """Return a form with one field, which answers with the same page, filtered."""
+    """Return a form with one field. Sending it opens the same page, filtered by the text of the field."""
     kept = "".join(
         f'<input type="hidden" name="{html.escape(key)}" value="{html.escape(text)}">'
         for key, text in hidden.items()
@@ -135,5 +135,5 @@ def moment(seconds: float) -> str:
 
 
 def faults_table(faults: Iterable[Mapping[str, Any]]) -> Markup:
-    """Return a table of fault rules, each with what it says."""
+    """Return a table with one row for each fault rule, which shows its JSON."""
     return table(["Rule"], [[json.dumps(fault)] for fault in faults])

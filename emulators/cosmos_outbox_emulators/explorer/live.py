@@ -1,11 +1,11 @@
-"""The script of the first page: it renews the parts that changed, and the page is read without it too."""
+"""The script of the explorer's first page. It renews the parts of the page that changed; the page can also be read without it."""
 
 from __future__ import annotations
 
 ADDRESS = "/explorer/live.js"
 REFRESH_S = 5
 
-# While a reader has the focus in a part of the page, that part is not renewed, so that nothing disappears while it is used.
+# A part of the page that has the focus is not renewed, so that nothing disappears while the reader uses it.
 SCRIPT = f"""
 const parts = page => page.querySelectorAll("main > section, footer");
 async function renew() {{

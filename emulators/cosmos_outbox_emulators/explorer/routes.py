@@ -1,4 +1,4 @@
-"""The addresses of the explorer's pages."""
+"""The routes of the explorer: which address shows which page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cosmos_outbox_emulators.explorer.servicebus import QUEUE, entities_section,
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 
-# Whatever a client stored, a page runs and loads its own script alone.
+# The policy lets a page load and run only the explorer's own script, so text that a client stored cannot run as a script.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -26,7 +26,7 @@ Render = Callable[[web.Request], str]
 
 
 def explorer_routes(cosmos: CosmosServer, broker: Broker) -> list[web.RouteDef]:
-    """Return the routes of all pages."""
+    """Return the HTTP routes of all pages of the explorer."""
     return [
         web.get("/", _answer(lambda _: _overview(cosmos, broker))),
         web.get(live.ADDRESS, _script),

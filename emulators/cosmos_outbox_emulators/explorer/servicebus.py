@@ -1,4 +1,4 @@
-"""Service Bus in pages: topics, subscriptions and queues, and the messages and sessions of one of them."""
+"""The explorer's pages about Service Bus: all topics, subscriptions and queues, and the messages and sessions of one of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SESSIONS_SHOWN = 200
 
 
 def entities_section(broker: Broker) -> Markup:
-    """Return all queues, and all subscriptions of all topics."""
+    """Return the section of the first page that lists all queues, and all subscriptions of all topics."""
     rows: list[tuple[Any, ...]] = []
     for topic in broker.topics.values():
         for name, subscription in topic.subscriptions.items():
@@ -58,7 +58,7 @@ def entities_section(broker: Broker) -> Markup:
 
 
 def queue_page(broker: Broker, path: str, number: int) -> str:
-    """Return one page of the messages of a queue, a subscription or its dead-letter queue. Reading the page locks nothing."""
+    """Return a page that shows some messages of a queue, a subscription or its dead-letter queue. Reading it locks no message."""
     queue = broker.queue(path)
     entries = list(islice(queue.entries.values(), number * _PAGE, (number + 1) * _PAGE + 1))
     turns = [link("Previous page", QUEUE, path=path, page=number - 1)] if number else []

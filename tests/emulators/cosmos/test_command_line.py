@@ -118,7 +118,7 @@ async def test_split_finds_the_container_if_only_one_change_feed_was_read(monkey
         monkeypatch.setenv("EMULATORS_CONTROL", url)
         cosmos.account.create_container("d", {"id": "leases", "partitionKey": {"paths": ["/id"]}})
         status, _, error = await run("split", "--range", "0")
-        assert (2, True) == (status, error.endswith("read of: none"))
+        assert (2, True) == (status, error.endswith("feeds: none"))
         async with CosmosClient.from_connection_string(cosmos.connection_string) as client:
             containers = [
                 client.get_database_client("d").get_container_client(name) for name in ("c", "leases")
@@ -127,7 +127,7 @@ async def test_split_finds_the_container_if_only_one_change_feed_was_read(monkey
             assert (0, '{"children": ["1", "2"]}', "") == await run("split", "--range", "0")
             assert [] == [change async for change in containers[1].query_items_change_feed()]
             status, _, error = await run("split", "--range", "1")
-            assert (2, True) == (status, error.endswith("read of: dbs/d/colls/c, dbs/d/colls/leases"))
+            assert (2, True) == (status, error.endswith("feeds: dbs/d/colls/c, dbs/d/colls/leases"))
 
 
 async def test_two_pairs_of_emulators_have_different_control_addresses():
