@@ -1,3 +1,4 @@
 """
-Offline checks of everything under infra/: `make check-infra`. No Azure, no cluster, no container engine, no compiler.
+Checks everything under infra/ offline, for `make check-infra`. The checks need no Azure, no cluster, no container engine and no
+compiler.
 """

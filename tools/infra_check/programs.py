@@ -1,7 +1,8 @@
 """
-Which environment variables each program reads, and what it refuses of an environment; the programs say so themselves.
+Asks each program which environment variables it reads, and which mistakes it finds in an environment.
 
-`asked` is for who runs outside of the project's environment, where the programs are installed.
+`asked` is for callers whose Python environment does not have the programs. It runs this module in the project's environment, which
+has them.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# How each program reads its settings, and the fields of them.
+# For each program: the module of its settings, the function that reads them, and the attribute with their fields.
 _READERS = {
     "worker": ("cosmos_outbox_worker.settings", "load", "Settings.model_fields"),
     "consumer": ("cosmos_outbox_worker.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
     "api": ("examples.contacts.settings", "Settings", "Settings.model_fields"),
 }
-# Settings without which a program starts, but should not: one bad event would halt its whole range.
+# A program also starts without these settings, but should not: without a parked container, one bad event would halt its whole
+# range.
 _NEEDED = {"worker": {"OUTBOX_PARKED_CONTAINER"}, "consumer": {"OUTBOX_PARKED_CONTAINER"}}
-# A drain may take its grace period, then the program closes. A program that hangs must be killed soon after.
+# After its grace period, a program needs at least the first of these times to close. If it hangs, it must be killed within the
+# second.
 _CLOSING_SECONDS, _LOITERING_SECONDS = 15, 60
 
 
 def variables(program: str) -> dict[str, Any]:
-    """Return the variables that a program reads, each with its default as JSON; None if it has none."""
+    """
+    Return the environment variables that a program reads, each with its default as JSON, or None for a variable without a default.
+    """
     module, _, path = _READERS[program]
     found: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -40,7 +45,8 @@ def variables(program: str) -> dict[str, Any]:
 
 def problems(program: str, environment: Mapping[str, str], stopped_after: float | None) -> list[str]:
     """
-    Return one line for each mistake in the variables that a platform sets for a program, and in the seconds that it gives it to stop.
+    Return one line for each mistake in the environment variables that a platform sets for a program, and in the time that the
+    platform gives the program to stop.
     """
     known = variables(program)
     ours = {name for name in environment if name.startswith("OUTBOX_")}
@@ -67,7 +73,10 @@ def problems(program: str, environment: Mapping[str, str], stopped_after: float 
 
 
 def asked(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the answer of `problems` for each of these arguments, or of `variables` for a program alone."""
+    """
+    Run `problems` with each of these sets of arguments, or `variables` if there is only a program, in the project's environment.
+    Return their results.
+    """
     done = subprocess.run(  # noqa: S603 # the project's own interpreter, on this module
         [str(ROOT / ".venv/bin/python"), "-m", "tools.infra_check.programs"],
         cwd=ROOT,

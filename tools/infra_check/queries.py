@@ -1,4 +1,4 @@
-"""Whether an alert's Kusto query parses, and reads columns that exist."""
+"""Checks that the Kusto query of an alert parses, and that it reads only columns that exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from antlr4 import InputStream  # type: ignore[import-untyped] # has no types
 from kusto_query_language_parser.parser.kql_traverse import KqlTraverse  # type: ignore[import-untyped] # nor this
 
-# The columns that queries use of each table, from its published reference.
+# For each table, the columns that our queries use, according to the table's published reference.
 _TABLES = {
     "ContainerAppSystemLogs": {"TimeGenerated", "ContainerAppName", "ReplicaName", "Log", "Reason", "Type"},
     "AppMetrics": {
@@ -27,10 +27,10 @@ _TABLES = {
 
 
 def judge(query: str) -> Iterator[str]:
-    """Yield what is wrong with a query."""
+    """Yield one line for each mistake in a query."""
     parser, complaints = KqlTraverse(), io.StringIO()
     try:
-        # The parser prints the cause instead of putting it into its exception.
+        # The parser prints the cause of a syntax error instead of putting it into its exception, so the output is captured.
         with contextlib.redirect_stdout(complaints), contextlib.redirect_stderr(complaints):
             tree = parser.parse(InputStream(query))
     except SyntaxError:

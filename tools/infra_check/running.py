@@ -1,4 +1,4 @@
-"""The tools of others, each started from the environment that this runs in."""
+"""Runs third-party tools, such as kubectl, from the Python environment of this process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ INFRA = ROOT / "infra"
 
 
 def run(*command: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a tool. The caller judges its exit code."""
-    # Credentials and contexts of this machine must not be used: docker looks for its own in an empty folder.
+    """Run a tool, and return its output and exit code, which the caller checks."""
+    # The tool must not use credentials or contexts of this machine, so docker and kubectl look for them in an empty folder.
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "DOCKER_CONFIG": empty, "KUBECONFIG": f"{empty}/none"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -25,12 +25,12 @@ def run(*command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 def output(*command: str, directory: Path = ROOT) -> str:
     """
-    Return the output of a tool.
+    Run a tool, and return its output.
 
     Raises:
-        ValueError: it refuses; the message says why.
+        ValueError: the tool ended with an error; the message has its output.
     """
     done = run(*command, directory=directory)
     if done.returncode:
-        raise ValueError(f"{command[0]}: {done.stdout}{done.stderr}")
+        raise ValueError(f"{command[0]} failed: {done.stdout}{done.stderr}")
     return done.stdout

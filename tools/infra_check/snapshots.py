@@ -1,5 +1,6 @@
 """
-`python -m tools.infra_check.snapshots`: let `bicep` evaluate each of infra/parameters into infra/snapshots; `--validate` compares.
+`python -m tools.infra_check.snapshots`: let `bicep` evaluate the template with each file of infra/parameters, and write the results
+to infra/snapshots. With `--validate`, compare them instead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _DEPLOYED_TO = ("--subscription-id", "00000000-0000-0000-0000-000000000000", "--
 
 
 def sources_hash() -> str:
-    """Return a hash of all files from which the snapshots are made."""
+    """Return one hash of all files from which the snapshots are made."""
     digest = hashlib.sha256()
     for suffix in ("bicep", "bicepparam", "kql"):
         for file in sorted(INFRA.rglob(f"*.{suffix}")):
@@ -28,12 +29,12 @@ def sources_hash() -> str:
 
 
 def main(*, validate: bool) -> int:
-    """Make or compare the snapshots. Return 1 if the compiler warns, or a snapshot differs."""
+    """Write the snapshots, or with `validate` compare them. Return 1 if the compiler warns, or if a snapshot differs."""
     if shutil.which("bicep") is None:
         sys.stdout.write("NOT VERIFIED: no `bicep` is in PATH, so the snapshots were not compared\n")
         return 0 if validate else 1
     failed = 0
-    # The compiler writes a snapshot beside its parameters.
+    # The compiler writes a snapshot beside the parameters, so it works on a copy of the folder.
     with tempfile.TemporaryDirectory() as scratch:
         copied = shutil.copytree(INFRA, Path(scratch) / "infra")
         for parameters in sorted((copied / "parameters").glob("*.bicepparam")):
@@ -52,7 +53,7 @@ def main(*, validate: bool) -> int:
                 sys.stdout.write(f"{parameters.stem}: {said}\n")
                 failed = 1
             elif not validate:
-                # The compiler orders the outputs differently each time.
+                # The compiler writes the outputs in another order each time, so the keys are sorted.
                 snapshot = json.loads(written.read_text(encoding="utf-8"))
                 kept.write_text(json.dumps(snapshot, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     if not validate and not failed:

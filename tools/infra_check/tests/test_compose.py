@@ -1,5 +1,5 @@
 """
-The compose file is valid, keeps to the emulators' limits, and gives each program what it reads and no more.
+Tests that the compose file is valid, keeps to the limits of the emulators, and gives each program only settings that it reads.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tools.infra_check.tests.test_manifests import of
 pytestmark = pytest.mark.looptime(False)
 
 PROGRAMS = ("api", "worker", "consumer")
-# Limits of the Service Bus emulator.
+# Limits of Microsoft's Service Bus emulator.
 MAX_CONNECTIONS, MAX_DELIVERY_COUNT, MAX_MEMORY, MAX_LIFE = 10, 10, "PT5M", "PT1H"
-# So few sessions of a consumer hold one connection each, and one is opened ahead.
+# With fewer sessions than this, each session of a consumer holds one connection, and one more is opened in advance.
 FEW_SESSIONS = 8
-# What the emulators and tools serve, by name and port inside the stack; nothing else is to be named anywhere.
+# The addresses at which emulators and tools can be reached inside the stack. No environment variable may name another address.
 SERVED = {
     *("cosmos:8081", "cosmos:8080/ready", "servicebus", "servicebus:5300/health", "telemetry:18890", "mssql"),
 }
-# What all must agree on wherever they run; a consumer has two of them of its own, and no other program its subscription.
+# These settings must be the same on every platform. A consumer has containers of its own, and only a consumer has a subscription.
 AGREED = ("COSMOS_DATABASE", "COSMOS_CONTAINER", "LEASE_CONTAINER", "PARKED_CONTAINER", "TOPIC", "PROCESSOR_NAME", "SUBSCRIPTION")  # fmt: skip
 OWN = ("COSMOS_CONTAINER", "PARKED_CONTAINER", "SUBSCRIPTION")
 
@@ -46,11 +46,13 @@ def topic() -> dict[str, Any]:
     return dict(found)
 
 
-def test_compose_takes_the_file():
+def test_docker_compose_accepts_the_compose_file():
     output("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml")
 
 
-def test_a_program_takes_its_environment_and_has_the_time_to_stop(services: dict[str, Any]):
+def test_compose_gives_each_program_valid_settings(services: dict[str, Any]):
+    """This also checks that worker and consumer get enough time to stop."""
+
     def asking(program: str) -> dict[str, Any]:
         environment = {name: str(value or "") for name, value in services[program]["environment"].items()}
         stopped = services[program].get("stop_grace_period")
@@ -62,16 +64,16 @@ def test_a_program_takes_its_environment_and_has_the_time_to_stop(services: dict
     assert ["worker", "consumer"] == [program for program in PROGRAMS if asking(program)["stopped_after"]]
 
 
-def test_an_image_is_pinned_and_a_port_is_open_to_this_machine_alone(services: dict[str, Any]):
+def test_compose_pins_the_version_of_each_image(services: dict[str, Any]):
+    """This also checks that all ports are open to this machine only."""
     for service in services.values():
         assert re.search(r":(?!latest)[\w.-]+$", service["image"]), service["image"]
         assert {"127.0.0.1"} >= {port["host_ip"] for port in service.get("ports", [])}
 
 
 @pytest.mark.parametrize("name", ["init", *PROGRAMS])
-def test_a_program_of_ours_is_locked_down_and_starts_once_its_containers_exist(
-    services: dict[str, Any], name: str
-):
+def test_our_programs_run_with_as_few_rights_as_possible(services: dict[str, Any], name: str):
+    """This also checks that all programs but `init` start only after `init` has created the containers."""
     service = services[name]
 
     assert (True, ["ALL"], ["no-new-privileges:true"]) == (
@@ -85,7 +87,8 @@ def test_a_program_of_ours_is_locked_down_and_starts_once_its_containers_exist(
         }
 
 
-def test_what_has_a_health_check_is_waited_for_and_what_is_mounted_exists(services: dict[str, Any]):
+def test_a_service_waits_until_the_services_it_needs_are_healthy(services: dict[str, Any]):
+    """This also checks that each file or folder that a service mounts exists."""
     for service in services.values():
         for needed, condition in service.get("depends_on", {}).items():
             check = services[needed].get("healthcheck", {"disable": True})
@@ -98,21 +101,22 @@ def test_what_has_a_health_check_is_waited_for_and_what_is_mounted_exists(servic
     )
 
 
-def test_a_program_is_told_to_call_what_the_stack_serves(services: dict[str, Any]):
+def test_settings_name_only_addresses_inside_the_stack(services: dict[str, Any]):
     for service in services.values():
         for name, value in service.get("environment", {}).items():
             assert (
                 set(re.findall(r"\b(?:https?|sb)://([^\s;]+?)/?(?=[\s;]|$)", str(value or ""))) <= SERVED
             ), name
-            # The client asks for TLS otherwise.
+            # Without this field, the client would connect with TLS.
             assert "SERVICEBUS_CONNECTION_STRING" not in name or "UseDevelopmentEmulator=true;" in value
             assert not name.startswith("OTEL_") or name == "OTEL_EXPORTER_OTLP_ENDPOINT"
-    # The account names it to every client as the place to go on at.
+    # The account names this host to every client as the address of its region.
     assert "cosmos" == services["cosmos"]["environment"]["GATEWAY_PUBLIC_ENDPOINT"]
     assert "mssql" == services["servicebus"]["environment"]["SQL_SERVER"]
 
 
-def test_the_topic_drops_repeats_and_keeps_sessions_within_what_the_emulator_takes(topic: dict[str, Any]):
+def test_the_topic_keeps_to_the_limits_of_microsofts_emulator(topic: dict[str, Any]):
+    """This also checks that the topic detects duplicates, and that its subscriptions have sessions."""
     assert (True, MAX_MEMORY) == (
         topic["Properties"]["RequiresDuplicateDetection"],
         topic["Properties"]["DuplicateDetectionHistoryTimeWindow"],
@@ -123,14 +127,14 @@ def test_the_topic_drops_repeats_and_keeps_sessions_within_what_the_emulator_tak
         assert limits["MaxDeliveryCount"] <= MAX_DELIVERY_COUNT
 
 
-def test_topic_subscriptions_and_containers_are_those_that_the_stack_makes(
+def test_programs_use_the_topic_and_containers_that_the_stack_creates(
     services: dict[str, Any], topic: dict[str, Any]
 ):
     environments = {name: services[name].get("environment", {}) for name in ("init", *PROGRAMS)}
     consumer, init = environments["consumer"], environments["init"]
 
     assert {topic["Name"]} == {environments[name]["OUTBOX_TOPIC"] for name in ("worker", "consumer")}
-    # One without a reader would fill the topic.
+    # A subscription that no program reads would fill the topic.
     assert [consumer["OUTBOX_SUBSCRIPTION"]] == [one["Name"] for one in topic["Subscriptions"]]
     assert (init["CONSUMER_CONTAINER"], init["CONSUMER_PARKED_CONTAINER"]) == (
         consumer["OUTBOX_COSMOS_CONTAINER"],
@@ -138,7 +142,7 @@ def test_topic_subscriptions_and_containers_are_those_that_the_stack_makes(
     )
 
 
-def test_the_emulator_is_asked_for_no_more_connections_than_it_takes(services: dict[str, Any]):
+def test_programs_open_no_more_connections_than_the_emulator_accepts(services: dict[str, Any]):
     def of_each(name: str, variable: str) -> int:
         replicas = services[name].get("deploy", {}).get("replicas", 1)
         return int(replicas * int(services[name]["environment"][variable]))
@@ -149,7 +153,8 @@ def test_the_emulator_is_asked_for_no_more_connections_than_it_takes(services: d
     assert of_each("worker", "OUTBOX_LANES") + sessions + 1 <= MAX_CONNECTIONS
 
 
-def test_names_are_the_same_on_every_platform_and_a_consumers_are_its_own(services: dict[str, Any]):
+def test_every_platform_uses_the_same_names_of_containers_and_topics(services: dict[str, Any]):
+    """This also checks that a consumer has a subscription and containers of its own."""
     snapshot = json.loads((INFRA / "snapshots/defaults.json").read_text())
     apps = {
         one["tags"]["azd-service-name"]: {
@@ -176,7 +181,7 @@ def test_names_are_the_same_on_every_platform_and_a_consumers_are_its_own(servic
             {value for own, value in values if own is whose and value} for whose in (True, False)
         )
 
-        # The others have no subscription.
+        # Only consumers have a subscription, so the other programs have no value for it.
         assert (1 if name in OWN else 0, 0 if name == "SUBSCRIPTION" else 1) == (
             len(of_consumers),
             len(of_others),
@@ -184,7 +189,7 @@ def test_names_are_the_same_on_every_platform_and_a_consumers_are_its_own(servic
         assert not of_consumers & of_others
 
 
-def test_compose_refuses_what_waits_for_what_does_not_exist(tmp_path: Path):
+def test_docker_compose_refuses_a_dependency_on_an_unknown_service(tmp_path: Path):
     (tmp_path / "docker-compose.yml").write_text("services: {a: {image: 'a:1', depends_on: [b]}}")
     with pytest.raises(ValueError, match="undefined service"):
         output("docker-compose", "config", directory=tmp_path)

@@ -1,5 +1,6 @@
 """
-What `kubectl apply -k infra/kubernetes` would send is valid, wired, and scales worker and consumer by what waits for them.
+Tests that the manifests which `kubectl apply -k infra/kubernetes` would send are valid and refer to each other correctly, and that
+worker and consumer are scaled by the work that waits for them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ KUBERNETES = "1.37.0"
 PROGRAMS = ("worker", "consumer")
 each_program = pytest.mark.parametrize("program", PROGRAMS)
 TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
-# Each scaler, what it is told in the words of the settings, and its thresholds; it passes over other keys.
+# For each program: its KEDA scaler, which setting each key of the scaler must get, and the keys of its thresholds. A scaler ignores
+# keys that it does not know, so there may be no others.
 SCALERS = {
     "worker": (
         "azure-cosmosdb",
@@ -56,7 +58,7 @@ def rendered(directory: Path = INFRA / "kubernetes") -> str:
 
 
 def documents(text: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return each document by its kind and its name, without the hash of a ConfigMap."""
+    """Return the manifests in a text by their kind and name, without the hash at the end of a ConfigMap's name."""
     found = [document for document in yaml.safe_load_all(text) if document]
     return {(one["kind"], re.sub(r"-\w{10}$", "", one["metadata"]["name"])): one for one in found}
 
@@ -67,20 +69,22 @@ def of(kind: str, program: str) -> dict[str, Any]:
 
 
 def pod_of(program: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return metadata and specification of a pod, and its container."""
+    """Return the metadata and the specification of a program's pod, and the pod's only container."""
     template = of("Deployment", program)["spec"]["template"]
     (container,) = template["spec"]["containers"]
     return template["metadata"], template["spec"], container
 
 
-def test_kubernetes_takes_them(tmp_path: Path):
+def test_the_manifests_conform_to_the_schemas_of_kubernetes(tmp_path: Path):
     (tmp_path / "rendered.yaml").write_text(rendered())
 
     output("kubernetes-validate", "--strict", "-k", KUBERNETES, str(tmp_path / "rendered.yaml"))
 
 
 def dropped(given: object, kept: object) -> list[str]:
-    """Return the names that a model dropped: it does so without a word."""
+    """
+    Return the names in a document that a model has dropped. A model ignores properties that it does not know without an error.
+    """
     if isinstance(given, dict) and isinstance(kept, dict):
         lost = [key for key in given if key not in kept]
         return lost + [name for key in given if key in kept for name in dropped(given[key], kept[key])]
@@ -89,7 +93,7 @@ def dropped(given: object, kept: object) -> list[str]:
     return []
 
 
-def test_keda_takes_them_and_knows_every_property():
+def test_keda_knows_every_property_in_its_manifests():
     models = importlib.import_module("cloudcoil.models.keda.v1alpha1")
     ours = [one for one in documents(rendered()).values() if one["apiVersion"].startswith("keda.sh/")]
     assert 4 == len(ours)
@@ -98,8 +102,8 @@ def test_keda_takes_them_and_knows_every_property():
         assert [] == dropped(one, json.loads(model.model_dump_json(by_alias=True, exclude_none=True)))
 
 
-def test_a_setting_goes_where_its_name_says(tmp_path: Path):
-    """In copies whose settings are marked with their names, which shows where each one goes."""
+def test_each_setting_goes_to_the_place_that_its_name_says(tmp_path: Path):
+    """Each setting in a copy of the manifests gets its own name as value, so the result shows where each setting goes."""
     copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
     for settings in copied.glob("*.env"):
         settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", settings.read_text(), flags=re.MULTILINE))
@@ -118,13 +122,15 @@ def test_a_setting_goes_where_its_name_says(tmp_path: Path):
         assert "KEDA_CLIENT_ID" == keda["spec"]["podIdentity"]["identityId"]
         assert told == {key: value for key, value in trigger["metadata"].items() if key not in thresholds}
         assert thresholds <= trigger["metadata"].keys()
-        # By what waits in all, over the replicas; the other kind is an error with leases for each replica.
+        # With AverageValue, KEDA divides all waiting work by the number of replicas. With the other metric type,
+        # `maxActiveLeasesPerReplica` is an error.
         assert (kind, "AverageValue") == (trigger["type"], trigger["metricType"])
     assert "replaced" not in rendered()
 
 
 @each_program
-def test_a_pod_takes_its_environment_is_told_apart_by_its_name_and_has_the_time_to_stop(program: str):
+def test_a_pod_gets_valid_settings(program: str):
+    """This also checks that the pod gets enough time to stop, and that its instance has the name of the pod."""
     _, spec, container = pod_of(program)
     settings = of("ConfigMap", program)["data"]
     seconds = spec["terminationGracePeriodSeconds"]
@@ -133,13 +139,14 @@ def test_a_pod_takes_its_environment_is_told_apart_by_its_name_and_has_the_time_
     assert [[]] == asked([asking])
     assert TELEMETRY in settings, "no alert hears of it"
     assert [] == [name for name in settings if "CONNECTION_STRING" in name and name != TELEMETRY]
-    # Workers would take each other's leases for theirs, and no alert name a pod.
+    # With equal names, workers would take each other's leases for their own, and no alert could name a pod.
     by_name = {"fieldRef": {"fieldPath": "metadata.name"}}
     assert [{"name": "OUTBOX_INSTANCE_NAME", "valueFrom": by_name}] == container["env"]
 
 
 @each_program
-def test_a_pod_is_asked_where_its_program_listens(program: str):
+def test_probes_call_the_port_on_which_the_program_listens(program: str):
+    """This also checks that Prometheus reads the metrics at this port, and that the network policy opens it."""
     metadata, _, container = pod_of(program)
     (known,) = asked([{"program": program}])
     port = int(known["OUTBOX_HEALTH_PORT"])
@@ -155,20 +162,21 @@ def test_a_pod_is_asked_where_its_program_listens(program: str):
     } == metadata["annotations"]
     (rule,) = of("NetworkPolicy", program)["spec"]["ingress"]
     assert [port] == [each["port"] for each in rule["ports"]]
-    # An empty selector is every pod, or every namespace; without one of the two, the other's.
+    # An empty selector selects every pod or every namespace, so each peer must have both selectors, and neither may be empty.
     assert rule["from"]
     assert all(peer.get("namespaceSelector") and peer.get("podSelector") for peer in rule["from"])
 
 
 @each_program
-def test_a_pod_reaches_names_cosmos_db_and_service_bus(program: str):
+def test_the_network_policy_lets_a_pod_reach_dns_and_azure(program: str):
     (rule,) = of("NetworkPolicy", program)["spec"]["egress"]
 
     assert {53, 443, 5671} <= {each["port"] for each in rule["ports"]}
 
 
 @each_program
-def test_two_run_at_least_and_keda_alone_decides_how_many_more(program: str):
+def test_keda_runs_at_least_two_replicas(program: str):
+    """The Deployment names no number of replicas, so that only KEDA decides it."""
     spec = of("ScaledObject", program)["spec"]
 
     assert (2, 2) == (spec["minReplicaCount"], spec["fallback"]["replicas"])
@@ -176,8 +184,8 @@ def test_two_run_at_least_and_keda_alone_decides_how_many_more(program: str):
 
 
 @each_program
-def test_no_two_share_a_node_that_another_could_relieve(program: str):
-    """A drained or tainted node takes none, and the old version's pods are gone soon: neither counts."""
+def test_replicas_run_on_different_nodes_if_another_node_is_free(program: str):
+    """Drained or tainted nodes do not count as free. Pods of an old version do not count either, because they end soon."""
     _, spec, _ = pod_of(program)
     by_node, by_zone = spec["topologySpreadConstraints"]
 
@@ -193,11 +201,12 @@ def test_no_two_share_a_node_that_another_could_relieve(program: str):
         by_zone["topologyKey"],
         by_zone["whenUnsatisfiable"],
     )
-    # The images are for Linux, and a Windows node is not tainted.
+    # The images are for Linux. A Windows node has no taint, so only a node selector keeps the pods away from it.
     assert {"kubernetes.io/os": "linux"} == spec["nodeSelector"]
 
 
-def test_the_prometheus_operator_is_told_the_port_of_each_pod_where_one_asks_for_it(tmp_path: Path):
+def test_the_pod_monitor_names_the_metrics_port_of_each_pod(tmp_path: Path):
+    """The PodMonitor is optional: it is deployed only if the kustomization names its component."""
     copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
     kustomization = copied / "kustomization.yaml"
     kustomization.write_text(kustomization.read_text() + "components: [pod-monitor]\n")
@@ -213,15 +222,15 @@ def test_the_prometheus_operator_is_told_the_port_of_each_pod_where_one_asks_for
 
 
 @each_program
-def test_a_node_can_be_drained(program: str):
-    """A lease that halts makes all pods unready."""
+def test_a_node_can_be_drained_while_its_pods_are_unready(program: str):
+    """A halted lease makes all pods of a program unready, and must not keep a node from being drained."""
     spec = of("PodDisruptionBudget", program)["spec"]
 
     assert (1, "AlwaysAllow") == (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"])
 
 
 @each_program
-def test_each_name_and_each_selector_is_that_of_its_own_program(program: str):
+def test_names_and_selectors_refer_to_their_own_program(program: str):
     metadata, pod, container = pod_of(program)
     scaled = of("ScaledObject", program)["spec"]
     name, labels = f"outbox-{program}", {"app.kubernetes.io/name": f"outbox-{program}"}
@@ -234,7 +243,7 @@ def test_each_name_and_each_selector_is_that_of_its_own_program(program: str):
     assert labels == of("NetworkPolicy", program)["spec"]["podSelector"]["matchLabels"]
 
 
-def test_all_are_in_the_one_namespace():
+def test_all_manifests_belong_to_one_namespace():
     found = documents(rendered())
 
     assert [("Namespace", "outbox")] == [key for key in found if key[0] == "Namespace"]

@@ -1,5 +1,6 @@
 """
-Queries of alerts, and expressions of dashboards and rules, parse; each rule was seen firing by a test of its own.
+Tests that the queries of alerts and the expressions of dashboards and rules parse, and that each alert rule fires in a promtool
+test.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RULES, TESTS, DASHBOARD = (
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_parses_and_reads_columns_that_exist(name: str):
+def test_each_alert_query_parses_and_reads_only_existing_columns(name: str):
     assert [] == list(judge(QUERIES[name]))
 
 
@@ -58,7 +59,7 @@ def parsed(expression: str) -> object:
 
 
 @pytest.mark.parametrize("source", [RULES, DASHBOARD], ids=["rules", "dashboard"])
-def test_every_expression_parses(source: object):
+def test_every_promql_expression_of_dashboard_and_rules_parses(source: object):
     found = list(expressions(source))
 
     assert len(found) > 10
@@ -66,12 +67,12 @@ def test_every_expression_parses(source: object):
         assert parsed(expression), expression
 
 
-def test_an_expression_that_does_not_parse_is_refused():
+def test_a_promql_expression_with_a_missing_parenthesis_is_refused():
     with pytest.raises(ValueError, match="parenthesis"):
         parsed("sum(rate(outbox_lease_moves_total[5m])")
 
 
-def test_each_rule_is_seen_firing_by_a_test():
+def test_each_alert_rule_fires_in_a_promtool_test():
     fired = {
         check["alertname"]
         for test in TESTS["tests"]
@@ -81,7 +82,7 @@ def test_each_rule_is_seen_firing_by_a_test():
     assert {rule["alert"] for group in RULES["groups"] for rule in group["rules"] if "alert" in rule} == fired
 
 
-def test_the_tests_of_the_rules_pass():
+def test_the_promtool_tests_of_the_alert_rules_pass():
     if shutil.which("promtool") is None:
         pytest.skip("NOT VERIFIED: promtool, which no wheel holds, is missing (Debian: prometheus)")
     assert "SUCCESS" in output("promtool", "test", "rules", "alerts.test.yaml", directory=OBSERVABILITY)

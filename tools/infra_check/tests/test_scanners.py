@@ -1,5 +1,6 @@
 """
-What the scanners of others find in Bicep, images, manifests and workflows: nothing, and what is planted.
+Tests that third-party scanners report nothing for Bicep, images, manifests and workflows, and that they do report a planted
+mistake.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ WORKFLOWS = ROOT / ".github/workflows"
 
 
 def checkov(directory: Path, framework: str) -> tuple[int, list[str]]:
-    """Return how many files checkov could not read, which it passes over, and what it finds in the others."""
+    """Return how many files checkov could not read, and the ids of the checks that failed in the others."""
     asked = ("-d", ".", "--framework", framework, "--quiet", "--compact", "--skip-download", "--soft-fail")
     report = json.loads(output("checkov", *asked, "-o", "json", directory=directory))
     assert report["summary"]["passed"] + report["summary"]["failed"], f"nothing was checked in {directory}"
@@ -27,13 +28,13 @@ def checkov(directory: Path, framework: str) -> tuple[int, list[str]]:
 
 
 def zizmor(directory: Path) -> set[str]:
-    """Return what zizmor finds in workflows; the user's own configuration must not decide."""
+    """Return the ids of zizmor's findings in workflows, without the user's own configuration."""
     files = sorted(file.name for file in directory.glob("*.yml"))
     done = run("zizmor", "--offline", "--no-config", "--format", "json", *files, directory=directory)
     return {finding["ident"] for finding in json.loads(done.stdout)}
 
 
-def test_checkov_finds_nothing(tmp_path: Path):
+def test_checkov_finds_no_mistake_in_bicep_images_and_manifests(tmp_path: Path):
     (tmp_path / "rendered.yaml").write_text(output("kubectl", "kustomize", str(INFRA / "kubernetes")))
 
     assert [(0, [])] * 3 == [
@@ -44,11 +45,11 @@ def test_checkov_finds_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("file", ["worker/Dockerfile", "emulators/Dockerfile"])
-def test_hadolint_finds_nothing(file: str):
+def test_hadolint_finds_no_mistake_in_a_dockerfile(file: str):
     assert "" == output("hadolint", "--no-color", file)
 
 
-def test_checkov_and_hadolint_find_what_is_planted(tmp_path: Path):
+def test_checkov_and_hadolint_find_planted_mistakes(tmp_path: Path):
     (tmp_path / "Dockerfile").write_text("FROM python\nRUN cd /tmp && pip install x\nCMD python\n")
     found = run("hadolint", "--no-color", "Dockerfile", directory=tmp_path).stdout
 
@@ -56,7 +57,11 @@ def test_checkov_and_hadolint_find_what_is_planted(tmp_path: Path):
     assert "CKV_DOCKER_3" in checkov(tmp_path, "dockerfile")[1]
 
 
-def test_github_takes_the_workflows_and_no_author_of_a_pull_request_gets_secrets_or_rights():
+def test_zizmor_finds_no_security_mistake_in_the_workflows():
+    """
+    zizmor would find a workflow that gives secrets or rights to the author of a pull request. This also checks that the workflows
+    conform to GitHub's schema.
+    """
     files = sorted(str(file) for file in WORKFLOWS.glob("*.yml"))
 
     assert files
@@ -73,7 +78,7 @@ def test_github_takes_the_workflows_and_no_author_of_a_pull_request_gets_secrets
         ("  pull_request:", "  pull_request_target:", "dangerous-triggers"),
     ],
 )
-def test_what_is_planted_in_a_workflow_is_found(tmp_path: Path, old: str, new: str, said: str):
+def test_zizmor_finds_a_planted_mistake_in_a_workflow(tmp_path: Path, old: str, new: str, said: str):
     text = (WORKFLOWS / "ci.yml").read_text()
     assert old in text
     (tmp_path / "ci.yml").write_text(text.replace(old, new, 1))
