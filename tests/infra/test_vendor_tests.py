@@ -112,7 +112,7 @@ def test_an_sdk_release_without_the_line_to_edit_is_refused(tmp_path: Path):
     edits = (Edit(file="test_config.py", old="local_host", new="host"),)
     suite = Suite(name="none", distribution="sdk", environment=lambda addresses: {}, edits=edits)
 
-    with pytest.raises(ValueError, match="sdk has no 'local_host'"):
+    with pytest.raises(ValueError, match="of sdk: it has no 'local_host'"):
         unpack(suite, archive, tmp_path / "work")
 
 
@@ -221,5 +221,5 @@ def test_an_incomplete_entry_is_refused(tmp_path: Path):
         '[[expected]]\nkind = "documented"\ncause = "none"\nfailures = {"said here" = ["a"]}\n'
     )
 
-    with pytest.raises(ValueError, match="has cause, failures, kind, readme"):
+    with pytest.raises(ValueError, match="must have cause, failures, kind, readme"):
         read_expected(tmp_path / "list.toml")

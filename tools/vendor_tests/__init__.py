@@ -1,1 +1,1 @@
-"""The vendor SDKs' own tests, run against our emulators."""
+"""Runs the tests of Azure's own SDKs against our emulators."""

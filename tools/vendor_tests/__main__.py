@@ -1,8 +1,10 @@
 """
-`python -m tools.vendor_tests [SUITE ...]`: run the vendor SDKs' own tests against our emulators; 1 where a failure is unexpected.
+`python -m tools.vendor_tests [SUITE ...]`: run the tests of Azure's own SDKs against our emulators. Exit with 1 if a failure is
+unexpected.
 
-The last line is one JSON object: of each suite, how many tests passed, failed though nothing says why (wrong), and failed for a
-known cause, by its kind; and how many entries of the list are stale, for no test fails so any more: they fail the run as well.
+The last line of the output is one JSON object with figures of each suite: how many tests passed, how many failed for a known cause,
+by its kind, and how many failed otherwise (wrong). It also counts the listed failures that no test has any more (stale), which fail
+the run as well.
 """
 
 from __future__ import annotations
@@ -26,19 +28,22 @@ NAMES = (*SUITES, dotnet.NAME)
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line at once, without waiting for more output."""
     print(text, flush=True)  # noqa: T201  # the output of this command
 
 
 def chosen(suite: Suite, tests: Path, only: Sequence[str]) -> list[str]:
-    """Return the files of a suite that are to run, by their path in the folder of the tests."""
+    """Return the test files of a suite that are to run, as paths in the folder of the tests."""
     found = {str(file.relative_to(tests)) for glob in suite.files for file in tests.glob(glob)}
     out = {file for file in found for glob in suite.left_out if fnmatchcase(file, glob)}
     return [file for file in sorted(found - out) if not only or any(fnmatchcase(file, glob) for glob in only)]
 
 
 def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str], recorded: bool) -> Verdict:
-    """Fetch, unpack and run a suite, some files at a time, or read what the last run left. Print the result of each file."""
+    """
+    Fetch, unpack and run the tests of a suite, several files at a time. With `recorded`, read the reports of the last run instead.
+    Print the result of each file, and return the verdict.
+    """
     logs = folder / f"{suite.name}-logs"
     logs.mkdir(parents=True, exist_ok=True)
     tests = unpack(suite, sdist(suite.distribution, folder), folder / suite.name)
@@ -63,7 +68,10 @@ def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str], rec
 
 
 def run_dotnet(folder: Path, *, only: Sequence[str], recorded: bool) -> Verdict:
-    """Run the tests of the SDK for .NET, or read what the last run left. Print the result of each class."""
+    """
+    Run the tests of the SDK for .NET. With `recorded`, read the reports of the last run instead. Print the result of each class,
+    and return the verdict.
+    """
     results: list[Result] = []
     for name, found in (dotnet.recorded if recorded else dotnet.run)(folder, only):
         counts = {outcome: sum(result.outcome is outcome for result in found) for outcome in Outcome}
@@ -73,7 +81,7 @@ def run_dotnet(folder: Path, *, only: Sequence[str], recorded: bool) -> Verdict:
 
 
 def report(name: str, verdict: Verdict) -> dict[str, int]:
-    """Print what is wrong and what is stale; return the figures."""
+    """Print the wrong failures and the stale entries of a suite, and return its figures."""
     for result in verdict.wrong:
         say(f"wrong: {result.test}\n       {result.why}")
     for pair in verdict.stale:
@@ -89,12 +97,12 @@ def report(name: str, verdict: Verdict) -> dict[str, int]:
 
 
 def status(figures: Mapping[str, int]) -> int:
-    """Return 1 if a test fails that should not, or if the list names a failure that no test has any more."""
+    """Return 1 if a test failed unexpectedly, or if a listed failure does not occur any more. Otherwise return 0."""
     return int(any(count for name, count in figures.items() if name.endswith(("_wrong", "_stale"))))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suites; return 1 where something is wrong."""
+    """Run the suites that the arguments name. Return 1 if a failure is unexpected or an entry is stale."""
     parser = argparse.ArgumentParser(prog="python -m tools.vendor_tests", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument(

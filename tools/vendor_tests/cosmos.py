@@ -1,4 +1,4 @@
-"""The tests of azure-cosmos: those that Microsoft runs on its emulator, and the live ones of one region."""
+"""The suite of azure-cosmos: the tests that Microsoft runs on its own emulator, and those of a live account with one region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from tools.vendor_tests.suite import Addresses, Edit, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
-    """Return the variables that name the account. Tests of several regions use `localhost` and `127.0.0.1` as two of them."""
+    """
+    Return the environment variables that name the account. Tests of several regions take `localhost` and `127.0.0.1` as two
+    regions.
+    """
     account = parts(addresses.cosmos)
     return {
         "ACCOUNT_HOST": account["AccountEndpoint"].replace("127.0.0.1", "localhost"),
@@ -15,13 +18,14 @@ def environment(addresses: Addresses) -> dict[str, str]:
     }
 
 
-# Of the two names, the one that Microsoft's emulator gives as its own.
+# Of the two host names, this is the one that Microsoft's emulator reports as its own.
 _FIRST_REGION = 'test_config.TestConfig.local_host.replace("localhost", "127.0.0.1")'
 
 
 def first_region(locations: str) -> list[Edit]:
     """
-    Give the first of two regions its address, where tests expect it to be what the account says of itself.
+    Return edits that give the first of two regions an address. The tests expect it to have the address that the account reports for
+    itself.
     """
     old = f'{locations}[0]["name"] = write_region_name'
     new = f'{locations}[0] = {{"name": write_region_name, "databaseAccountEndpoint": {_FIRST_REGION}}}'
@@ -34,11 +38,11 @@ SUITE = Suite(
     distribution="azure-cosmos",
     environment=environment,
     markers="cosmosEmulator or cosmosLong or cosmosQuery or cosmosSplit",
-    # Like the latency of a network: some tests have timeouts of a few milliseconds that are meant to pass.
+    # This latency is like that of a network. Some tests set timeouts of a few milliseconds and expect them to be exceeded.
     serve=("--cosmos-latency-ms", "10"),
     test_seconds=300,
     edits=(
-        # An account whose host is `local_host` is an emulator to the tests: they use its key instead of Entra ID.
+        # The tests treat an account whose host is `local_host` as an emulator, for which they use a key instead of Entra ID.
         Edit(
             file="test_config.py",
             old="local_host = 'https://localhost:8081/'",

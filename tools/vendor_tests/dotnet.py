@@ -1,8 +1,9 @@
 """
-The Cosmos SDK for .NET's own emulator tests (Microsoft.Azure.Cosmos.EmulatorTests), which come built: a folder of them, and `dotnet`.
+The suite of the Cosmos SDK for .NET: its own emulator tests (Microsoft.Azure.Cosmos.EmulatorTests). It needs a folder with these
+tests already built, and `dotnet`.
 
-They are compiled against the SDK that lies beside them; nothing is fetched. What needs more than one emulator and a wheel of the SDK is
-left out.
+The tests are compiled against the SDK in the same folder, so nothing is fetched. Tests that need more than one emulator and a build
+of the SDK are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tools.vendor_tests.suite import parts
 NAME = "dotnet"
 FOLDER = "COSMOS_DOTNET_TESTS"
 _LIBRARY = "Microsoft.Azure.Cosmos.EmulatorTests.dll"
-# Speed, telemetry, injected faults, several regions, live accounts
+# Left out: tests of speed, telemetry, injected faults, several regions and live accounts
 _LEFT_OUT = re.compile(
     r"Perf|ThinClient|AadLive|SemanticRerank|ReplicationTests|ClientTelemetry|BarrierRequest|TransportWrapper|ReadConsistency"
     r"|RetriableTestClass"
@@ -33,7 +34,7 @@ _OUTCOMES = {"Passed": Outcome.PASSED, "Failed": Outcome.FAILED}
 
 
 def missing() -> str | None:
-    """Say in one line what is missing; None if the suite can run."""
+    """Return a line that says what the suite lacks; None if it can run."""
     if shutil.which("dotnet") is None:
         return "dotnet is not in PATH"
     folder = os.environ.get(FOLDER)
@@ -43,7 +44,7 @@ def missing() -> str | None:
 
 
 def recorded(work: Path, only: Sequence[str]) -> Iterator[tuple[str, list[Result]]]:
-    """Yield the results that an earlier run left behind."""
+    """Yield the name and the results of each test class from the reports of an earlier run."""
     logs = work / "dotnet-logs"
     for name in sorted({log.stem for log in logs.glob("*.log")} - {"emulators"}):
         if not only or name in only:
@@ -51,7 +52,10 @@ def recorded(work: Path, only: Sequence[str]) -> Iterator[tuple[str, list[Result
 
 
 def run(work: Path, only: Sequence[str]) -> Iterator[tuple[str, list[Result]]]:
-    """Yield the results class by class, on one emulator; the tests are copied into an empty folder, for settings are beside them."""
+    """
+    Run the test classes one after the other on one emulator, and yield the name and the results of each. The tests run in a copy of
+    their folder, because the settings beside them are changed.
+    """
     tests, logs = work / "dotnet", work / "dotnet-logs"
     shutil.rmtree(tests, ignore_errors=True)
     shutil.copytree(os.environ[FOLDER], tests)
@@ -106,7 +110,10 @@ def _results(logs: Path, name: str) -> list[Result]:
 
 
 def read_report(report: Path) -> Iterator[Result]:
-    """Yield the results of a report of vstest as `class::test`; a test with several cases has a result for each."""
+    """
+    Yield the results in a report of vstest, each with the name `class::test`. A test with several cases has one result for each
+    case.
+    """
     root = ET.parse(report).getroot()  # noqa: S314  # vstest wrote it
     methods = {
         test.get("id"): test.find("t:TestMethod", _NAMES) for test in root.iterfind(".//t:UnitTest", _NAMES)

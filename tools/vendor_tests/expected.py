@@ -1,4 +1,4 @@
-"""The failures that are known, each with its cause, and what a run says about them."""
+"""The list of known failures, each with its cause, and the comparison of a run's results with this list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pair = tuple[str, str]  # what is said, by which tests
 
 
 class Kind(StrEnum):
-    """Why a failure is accepted."""
+    """The reason why a known failure is accepted."""
 
     DOCUMENTED = "documented"  # the emulators' README says that this differs from Azure
     # the test needs something that is missing here: TLS, Entra ID, a second region
@@ -30,8 +30,8 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """
-    What tests say that fail for a cause: a text of their message or traceback, in which … stands for any text, and the tests,
-    `file::class::test`, in which * and ? stand for any text and any character.
+    The failures that a cause leads to: a text in their message or traceback, in which … stands for any text, and the tests that
+    fail. A test is written `file::class::test`, in which * stands for any text and ? for any character.
     """
 
     says: str
@@ -41,10 +41,10 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """
-    Tests that fail for one cause; a failure that says something else has another one.
+    Tests that are known to fail for one cause. If such a test fails with another text, the failure has another cause.
 
-    readme: of a documented cause, the words with which the emulators' README names the difference.
-    sometimes: whether they fail depends on the clock, so that a run in which they pass says nothing.
+    readme: For a documented cause, the words with which the emulators' README describes the difference from Azure.
+    sometimes: Whether the failures depend on timing, so that they need not occur in every run.
     """
 
     kind: Kind
@@ -57,7 +57,10 @@ class Expected:
         return ((failure.says, pattern) for failure in self.failures for pattern in failure.tests)
 
     def explaining(self, result: Result) -> set[Pair] | None:
-        """Return which text of which test explains the failures of a result; None where one of them is left."""
+        """
+        Return the pairs of text and test pattern that explain all failures of a result. Return None if one failure has no
+        explanation.
+        """
         known = [(says, pattern) for says, pattern in self.pairs() if matches(result.test, pattern)]
         found = [{pair for pair in known if contains(said, pair[0])} for said in result.failures]
         return set().union(*found) if known and all(found) else None
@@ -65,7 +68,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The results of a run."""
+    """What the comparison of a run with the list of known failures has found."""
 
     passed: int = 0
     skipped: int = 0
@@ -76,17 +79,17 @@ class Verdict:
 
 def read_expected(file: Path) -> list[Expected]:
     """
-    Read a list of expected failures.
+    Read a list of known failures from a TOML file.
 
     Raises:
-        ValueError: an entry has no known kind, no cause, no failures, or is documented and names no words of the README.
+        ValueError: an entry lacks a known kind, a cause or failures, or it is documented and names no words of the README.
     """
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("expected", [])
     read = []
     for entry in entries:
         needed = {"kind", "cause", "failures", *(["readme"] if entry.get("kind") == Kind.DOCUMENTED else [])}
         if entry.keys() - {"sometimes"} != needed or not all(entry[name] for name in needed):
-            raise ValueError(f"an expected failure has {', '.join(sorted(needed))}, not {entry}")
+            raise ValueError(f"an expected failure must have {', '.join(sorted(needed))}, not {entry}")
         failures = tuple(Failure(says=says, tests=tuple(tests)) for says, tests in entry["failures"].items())
         read.append(Expected(**{**entry, "kind": Kind(entry["kind"]), "failures": failures}))
     return read
@@ -94,7 +97,10 @@ def read_expected(file: Path) -> list[Expected]:
 
 def judge(results: Sequence[Result], expected: Iterable[Expected], *, whole: bool) -> Verdict:
     """
-    Compare results with what was expected. What explains no failure though such a test passed, or in the whole suite, is stale.
+    Compare the results of a run with the known failures.
+
+    A listed failure is stale if it explains no result although a test that it names has passed, or although the whole suite has
+    run.
     """
     expected = list(expected)
     verdict = Verdict(
@@ -121,7 +127,7 @@ def judge(results: Sequence[Result], expected: Iterable[Expected], *, whole: boo
         verdict.wrong.append(replace(result, why=why))
     passed = [result.test for result in results if result.outcome is Outcome.PASSED]
     for says, pattern in [pair for entry in expected if not entry.sometimes for pair in entry.pairs()]:
-        # A test that failed by chance today could not say what it says else
+        # A test that failed for a cause which depends on timing may hide its other known failures, so these are not stale.
         alive = (says, pattern) in used or any(matches(test, pattern) for test in excused)
         if not alive and (whole or any(matches(test, pattern) for test in passed)):
             verdict.stale.append(f"{pattern}: {says}")
@@ -129,10 +135,10 @@ def judge(results: Sequence[Result], expected: Iterable[Expected], *, whole: boo
 
 
 def contains(said: str, says: str) -> bool:
-    """Say whether a failure says a text, in which … stands for any text; line ends are spaces."""
+    """Say whether the message of a failure contains a text, in which … stands for any text. Line ends count as spaces."""
     return re.search(".*?".join(map(re.escape, says.split("…"))), " ".join(said.split())) is not None
 
 
 def matches(test: str, pattern: str) -> bool:
-    """Say whether a pattern matches a test; the brackets of parametrised tests are plain text."""
+    """Say whether a pattern matches the name of a test. The brackets of parametrised tests have no special meaning."""
     return fnmatchcase(test, pattern.replace("[", "[[]"))

@@ -1,6 +1,4 @@
-"""
-Running one test file in a process of its own against fresh emulators, and reading what became of each test.
-"""
+"""Runs one test file in a process of its own, with new emulators, and reads the result of each test."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _NOTHING_SELECTED = 5
 
 
 class Outcome(StrEnum):
-    """The outcome of a test."""
+    """What became of a test: it passed, failed or was skipped."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,7 +30,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One test: `file::class::test`, its outcome, the first line of its failure, and the full text of each failure."""
+    """
+    The result of one test, which is named `file::class::test`: its outcome, the first line of its failure, and the full text of
+    each failure.
+    """
 
     test: str
     outcome: Outcome
@@ -42,7 +43,7 @@ class Result:
 
 @contextmanager
 def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
-    """Run both emulators on free ports; their logs go to a file."""
+    """Run both emulators on free ports while the block lasts, and yield their addresses. Their logs go to a file."""
     command = [
         sys.executable,
         "-m",
@@ -71,7 +72,9 @@ def report_of(file: str, logs: Path) -> Path:
 
 
 def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
-    """Run the selected tests of one file. If the file exceeds its time, that is one more failure."""
+    """
+    Run the selected tests of one file, and return their results. If the file exceeds its time, the result is a single failure.
+    """
     report = report_of(file, logs)
     stem = report.stem
     report.unlink(missing_ok=True)
@@ -117,7 +120,7 @@ def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
 
 
 def read_report(report: Path, file: str) -> Iterator[Result]:
-    """Yield the results of a JUnit report; a test with a failure and an error at its end is one result."""
+    """Yield the results in a JUnit report. A test with a failure and an error in its teardown has one result."""
     module = file.removesuffix(".py").rpartition("/")[2]
     seen: dict[str, Result] = {}
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # pytest wrote it

@@ -1,4 +1,4 @@
-"""The tests of azure-servicebus: the live ones of sending, receiving, sessions and management."""
+"""The suite of azure-servicebus: its live tests of sending, receiving, sessions and management."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.vendor_tests.suite import HERE, Addresses, Edit, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
-    """Name the namespace by host and port, and its key."""
+    """Return the environment variables that name the namespace, by host and port, and its key."""
     namespace = parts(addresses.servicebus)
     where = urlsplit(namespace["Endpoint"])
     return {
@@ -23,9 +23,9 @@ def environment(addresses: Addresses) -> dict[str, str]:
 
 _LIVE = ("list_sessions", "message", "mgmt_*", "queues", "sb_client", "sessions", "subscriptions", "topic")
 
-# Release 7.15 changed two things that its own tests do not know yet. It passes `await_outcome` to a method that a test replaces by its own. And
-# the first receive of a receiver that is not open bounds also the wait for a session; as its changelog says, one that is open waits as long as
-# its constructor says, which is what the test means.
+# Release 7.15 changed two things to which its own tests were not adapted. First, it passes `await_outcome` to a method that a test
+# replaces by a method of its own. Second, if a receiver is not open, the time limit of its first receive now also limits the wait
+# for a session. As the changelog says, an open receiver waits as long as its constructor says, which is what the test expects.
 _SETTLES = "def _hack_amqp_message_complete(cls, _, _unused, settlement"
 _BOUNDED = "receiver.receive_messages(max_wait_time=5)\n            assert time.time() - start_time > 65"
 _OPENED = "receiver.{0}()\n            assert time.time() - start_time > 65"
@@ -42,7 +42,8 @@ _EDITS = (
     ),
     Edit(file="test_sessions.py", old=_BOUNDED, new=_OPENED.format("__enter__")),
     Edit(file="async_tests/test_sessions_async.py", old=_BOUNDED, new=_OPENED.format("__aenter__")),
-    # Four attempts of 70 s, twice, are ten minutes; the blocking twin of this test makes two.
+    # Without this edit, the test makes four attempts of 70 s, twice, which takes ten minutes. The blocking version of the test
+    # makes two attempts.
     Edit(
         file="async_tests/test_sessions_async.py",
         old=_PATIENT,
@@ -58,7 +59,7 @@ SUITE = Suite(
     left_out=("*/test_mgmt_dictmixin.py", "test_mgmt_client_kwargs.py"),  # the SDK alone
     edits=_EDITS,
     serve=("--config", str(HERE / "servicebus-keys.json")),
-    # The tests wait by design: for locks of 30 s and for messages that must not come.
+    # The tests wait on purpose: for locks of 30 s to end, and to see that a message does not come.
     test_seconds=500,
     file_seconds=5400,
 )

@@ -1,5 +1,6 @@
 """
-Where the tests come from: the sdist of the pinned version, from the package registry, unpacked with the shims over it.
+Fetches the tests of an SDK: the sdist of the pinned version comes from the package registry, and our shims are copied over its
+files.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def pin(distribution: str) -> str:
-    """Return the requirement of requirements/dev.txt for a distribution, with its hashes."""
+    """Return the line of requirements/dev.txt that pins a distribution, with its hashes."""
     text = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8")
     found = re.search(rf"^{re.escape(distribution)}==[^\\\n]*(?:\\\n[^\\\n]*)*", text, re.MULTILINE)
     if found is None:
-        raise ValueError(f"requirements/dev.txt does not pin {distribution}")
+        raise ValueError(f"requirements/dev.txt does not pin a version of {distribution}")
     return found[0]
 
 
 def sdist(distribution: str, folder: Path) -> Path:
-    """Return the sdist of the pinned version, fetched by pip unless it is in the folder."""
+    """Return the path of the pinned version's sdist. pip fetches it if it is not in the folder yet."""
     requirement = pin(distribution)
     version = requirement.split("==")[1].split()[0]
     file = folder / f"{distribution.replace('-', '_')}-{version}.tar.gz"
@@ -43,10 +44,10 @@ def sdist(distribution: str, folder: Path) -> Path:
 
 def unpack(suite: Suite, archive: Path, folder: Path) -> Path:
     """
-    Unpack the tests into an empty folder, put the shims over them, and make the edits. Return the folder of the tests.
+    Unpack the tests of a suite into an empty folder, copy the shims over them, and make the edits. Return the folder of the tests.
 
     Raises:
-        ValueError: a text to edit is not there, so the release changed.
+        ValueError: a text that an edit replaces does not exist, so the release has changed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(archive) as opened:
@@ -59,8 +60,8 @@ def unpack(suite: Suite, archive: Path, folder: Path) -> Path:
         file = tests / edit.file
         text = file.read_text(encoding="utf-8")
         if edit.old not in text:
-            raise ValueError(f"{suite.distribution} has no {edit.old!r} in {edit.file}")
+            raise ValueError(f"cannot edit {edit.file} of {suite.distribution}: it has no {edit.old!r}")
         file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
-    # Otherwise pytest would use the configuration of the project around the folder.
+    # Without a pytest.ini in this folder, pytest would use the configuration of the project around it.
     (tests / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     return tests

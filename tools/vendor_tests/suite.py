@@ -1,4 +1,4 @@
-"""Suite: where the tests of one SDK come from, which of them run, and what is changed so that they run on the emulators."""
+"""Describes the tests of one SDK: where they come from, which of them run, and what is edited so that they run on the emulators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parts(connection_string: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One text of an unpacked file, and its replacement. The run fails if the text is gone."""
+    """A text in an unpacked file, and its replacement. The run fails if the file does not have the text any more."""
 
     file: str
     old: str
@@ -35,21 +35,21 @@ class Edit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     """
-    The tests of one SDK, and what they need to run here.
+    The tests of one SDK, and what they need in order to run on the emulators.
 
     Args:
-        name: Begins the figures in the last line; names `NAME.toml` with the expected failures, and `shims/NAME`, which is
-            copied over the unpacked tests.
-        distribution: Whose sdist holds the tests; requirements/dev.txt has its version and hash.
-        environment: Returns the variables that lead the tests to the emulators.
+        name: Prefix of the figures in the last line of the output. Also names `NAME.toml`, which lists the expected failures, and
+            `shims/NAME`, which is copied over the unpacked tests.
+        distribution: The Python distribution whose sdist contains the tests. requirements/dev.txt has its version and hash.
+        environment: Returns the environment variables by which the tests find the emulators.
         tests: Folder of the tests inside the sdist.
         files: Globs of the files to run, inside that folder.
         left_out: Globs of files that are not run.
         markers: Expression for `pytest -m`. Defaults to all tests.
-        edits: Lines that have to differ here.
-        serve: Options of the emulators.
-        test_seconds: A test is cut off after them.
-        file_seconds: A file is cut off after them.
+        edits: Changes to lines of the tests that do not fit the emulators.
+        serve: Options with which the emulators are started.
+        test_seconds: Time limit of one test.
+        file_seconds: Time limit of one file.
     """
 
     name: str

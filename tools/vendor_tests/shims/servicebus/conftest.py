@@ -1,5 +1,6 @@
 """
-Clients speak to the emulator without TLS: it has no certificate that the tests would trust. WebSockets find its port.
+Makes the SDK's clients connect to the emulator without TLS, because the tests would not trust its certificate. Also tells
+WebSockets the emulator's port.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ENDPOINT = f"sb://{os.environ['SERVICEBUS_FULLY_QUALIFIED_NAMESPACE']}"
 
 
 def without_tls(client: type) -> None:
-    """Make a client speak plain AMQP."""
+    """Make a client use plain AMQP."""
     make = client.__init__
 
     @functools.wraps(make)
@@ -31,7 +32,7 @@ def without_tls(client: type) -> None:
 
 
 def plain_http(transport: type) -> None:
-    """Make the administration clients, which know https only, speak http."""
+    """Make the administration clients, which only support https, use http."""
     send = transport.send
 
     def plainly(request: Any) -> Any:
@@ -48,7 +49,7 @@ def plain_http(transport: type) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the tests, and run coroutines as tests."""
+    """Register the markers that the tests use, and make pytest run coroutines as tests."""
     config.option.asyncio_mode = "auto"
     for marker in ("liveTest", "live_test_only", "playback_test_only"):
         config.addinivalue_line("markers", marker)

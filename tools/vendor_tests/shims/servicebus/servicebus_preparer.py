@@ -1,5 +1,6 @@
 """
-Creates the entities of a test on the emulator instead of in an Azure subscription; the names are those of the file it replaces.
+Decorators that create the entities of a test on the emulator instead of in an Azure subscription. They have the names of those in
+the SDK's file of this name, which they replace.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Resource:
 
 
 def administration() -> ServiceBusAdministrationClient:
-    """Return a client that creates entities."""
+    """Return a client that can create entities on the emulator."""
     return ServiceBusAdministrationClient(f"{HOST}{SERVICEBUS_ENDPOINT_SUFFIX}", get_credential())
 
 
 class _Named(Preparer):
-    """Makes one resource of a random name and hands it over under its parameter's name."""
+    """Creates a resource with a random name, and passes it to the test as the argument `parameter_name`."""
 
     parameter = ""
 
@@ -103,7 +104,7 @@ class ServiceBusSubscriptionPreparer(_Named):
 
 
 class ServiceBusNamespaceAuthorizationRulePreparer(Preparer):
-    """Hands over the key of the rights, which the emulators' configuration has."""
+    """Passes a key with the rights that the test asks for. The emulator's configuration has this key already."""
 
     def __init__(self, *_arguments: Any, access_rights: Sequence[str] = (), **_options: Any) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""A stand-in for the test tools of the SDK's repository, which are not published."""
+"""Replaces the test tools of the SDK's repository, which are not published as a package."""

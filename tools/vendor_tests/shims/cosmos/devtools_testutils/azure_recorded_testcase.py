@@ -1,4 +1,4 @@
-"""Credentials of a live account: there are none here, and an emulator's key needs none."""
+"""Replaces the credentials of a live account. There are none here, and an emulator's key needs none."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import NoReturn
 
 
 def get_credential(**_options: object) -> NoReturn:
-    """Refuse: tests ask only for an account that is no emulator."""
-    raise NotImplementedError("the emulators know keys only")
+    """Refuse to return a credential. Tests ask for one only if their account is not an emulator."""
+    raise NotImplementedError("the emulators accept only keys, so there is no other credential")

@@ -1,8 +1,8 @@
-"""Whether tests run live. They do: nothing is recorded."""
+"""Tells the tests that they run live, because nothing is recorded here."""
 
 from __future__ import annotations
 
 
 def is_live() -> bool:
-    """Say yes."""
+    """Return True, as nothing is recorded or played back."""
     return True

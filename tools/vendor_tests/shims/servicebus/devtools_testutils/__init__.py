@@ -1,7 +1,7 @@
 """
-A stand-in for the test tools of the SDK's repository, which are not published.
+Replaces the test tools of the SDK's repository, which are not published as a package.
 
-Tests run live, nothing is recorded, and the credential is the emulator's key.
+The tests run live, nothing is recorded, and their credential is the emulator's key.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ KEY_NAME, KEY = os.environ["SERVICEBUS_SAS_POLICY"], os.environ["SERVICEBUS_SAS_
 
 
 class AzureRecordedTestCase:
-    """The base of every test class."""
+    """The base class of every test class of the SDK."""
 
     is_live = True
 
     @staticmethod
     def await_prepared_test(test: Callable[..., Any]) -> Callable[..., Any]:
-        """Leave a coroutine as it is: here they run as tests."""
+        """Return the test unchanged, because pytest runs coroutines as tests here."""
         return test
 
 
@@ -35,24 +35,24 @@ AzureMgmtRecordedTestCase = AzureRecordedTestCase
 
 
 def get_credential(*, is_async: bool = False) -> Any:
-    """Return the emulator's key, where Microsoft's own runs use Entra ID."""
+    """Return a credential with the emulator's key. In Microsoft's own runs it is one of Entra ID."""
     return (ServiceBusSharedKeyCredentialAsync if is_async else ServiceBusSharedKeyCredential)(KEY_NAME, KEY)
 
 
 def recorded_by_proxy(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave a test as it is."""
+    """Return the test unchanged, because nothing is recorded."""
     return test
 
 
 def nothing(*_arguments: Any, **_options: Any) -> None:
-    """Stand for what concerns recordings."""
+    """Do nothing. This stands for functions that configure recordings."""
 
 
 set_custom_default_matcher = nothing
 
 
 class PowerShellPreparer(Preparer):
-    """Hands a test the names of the service that its environment variables hold."""
+    """Passes names of the service to a test, which it reads from environment variables."""
 
     def __init__(self, _directory: str, **fakes: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class PowerShellPreparer(Preparer):
 
 
 class NoPreparer(Preparer):
-    """Supplies nothing: there are no resource groups here."""
+    """Passes nothing to a test, because there are no resource groups here."""
 
     @property
     def supplied(self) -> frozenset[str]:

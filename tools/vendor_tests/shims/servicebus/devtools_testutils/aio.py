@@ -1,4 +1,4 @@
-"""What asks for recordings of async tests: there are none."""
+"""Replaces the decorator that records async tests: nothing is recorded here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decorators that make what a test needs and hand it over by name."""
+"""Decorators that create what a test needs, and pass it to the test as arguments."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 
 class Preparer:
-    """
-    A decorator of tests, blocking and async ones, that may be stacked; what a test does not ask for is dropped.
-    """
+    """A decorator for blocking and async tests, which can be stacked. Arguments for which a test has no parameter are left out."""
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         pass
@@ -41,7 +39,7 @@ class Preparer:
             return await test(case, **arguments(given))
 
         prepared = waiting if inspect.iscoroutinefunction(test) else blocking
-        # pytest takes the parameters that are left for fixtures.
+        # pytest takes the remaining parameters for fixtures, so those that preparers supply are removed from the signature.
         left = [parameter for parameter in parameters if parameter.name not in self.supplied]
         if not takes_all:
             left.append(inspect.Parameter("_supplied", inspect.Parameter.VAR_KEYWORD))

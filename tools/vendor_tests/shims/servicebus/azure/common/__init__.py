@@ -1,11 +1,11 @@
-"""Names that the tests import and never use."""
+"""Exceptions that the SDK's tests import but never use."""
 
 from __future__ import annotations
 
 
 class AzureHttpError(Exception):
-    """Unused."""
+    """The tests import this class, but do not use it."""
 
 
 class AzureConflictHttpError(AzureHttpError):
-    """Unused."""
+    """The tests import this class, but do not use it."""

@@ -1,4 +1,4 @@
-"""The rights of a key, by the names that the tests import."""
+"""The rights of a shared access key, under the names that the SDK's tests import."""
 
 from __future__ import annotations
 
