@@ -1,8 +1,8 @@
-// Everything the outbox needs on Azure, for `azd provision` or `az deployment sub create`.
-// Written without compiler-new syntax (union types, lambdas, spread), so that checkov's parser reads it too.
+// Everything that the outbox needs on Azure, for `azd provision` or `az deployment sub create`.
+// It uses no recent syntax of Bicep (union types, lambdas, spread), because checkov's parser cannot read that.
 targetScope = 'subscription'
 
-@description('Names the environment; part of every generated name.')
+@description('Name of the environment, which is a part of every generated name.')
 @minLength(1)
 @maxLength(40)
 param environmentName string
@@ -11,76 +11,76 @@ param environmentName string
 @minLength(1)
 param location string
 
-@description('Tags of all resources, beside the one by which azd finds them.')
+@description('Tags of all resources, in addition to the tag by which azd finds them.')
 param tags object = {}
 
-@description('Names in place of those of defaultNames, by the same keys; a key that is not there is refused.')
+@description('Names of resources that replace those in defaultNames, by the same keys. An unknown key is refused.')
 param names object = {}
 
-@description('Locks that keep account and namespace, with all that is in them, from being deleted; who deploys needs the right to set them.')
+@description('Protects the account and the namespace, with everything in them, from deletion. The user who deploys needs the right to set locks.')
 param deletionLocks bool = true
 
-@description('Where the worker runs. On AKS the cluster is yours: see infra/kubernetes.')
+@description('Where the worker runs. For AKS you bring your own cluster: see infra/kubernetes.')
 @allowed([
   'containerapps'
   'aks'
 ])
 param workerPlatform string = 'containerapps'
 
-@description('OIDC issuer of the AKS cluster whose pods sign in as the worker and as KEDA; needed for aks only.')
+@description('OIDC issuer of the AKS cluster whose pods sign in as the worker and as KEDA; only needed for aks.')
 param aksOidcIssuerUrl string = ''
 
-@description('Namespace and name of the service account of KEDA\'s operator: in kube-system where KEDA is AKS\'s add-on.')
+@description('Namespace and name of the service account of KEDA\'s operator. The namespace is kube-system if KEDA is the add-on of AKS.')
 param kedaServiceAccount string = 'keda:keda-operator'
 
-@description('Serverless bills by request and suits small loads; autoscale has no ceiling of 5,000 RU/s.')
+@description('Serverless bills by request, suits small loads, and is limited to 5,000 RU/s; autoscale is not limited to that.')
 @allowed([
   'autoscale'
   'serverless'
 ])
 param capacityMode string = 'serverless'
 
-@description('Autoscale ceiling of the data container, in RU/s; a multiple of 1,000. By default that of a serverless container.')
+@description('Highest autoscale throughput of the data container, in RU/s; a multiple of 1,000. The default is the limit of a serverless container.')
 @minValue(1000)
 param dataMaxThroughput int = 5000
 
-@description('Puts Cosmos DB and Service Bus behind private endpoints and closes their public ones.')
+@description('Puts Cosmos DB and Service Bus behind private endpoints, and closes their public endpoints.')
 param privateNetworking bool = false
 
-@description('Where the private network begins: it has the addresses PREFIX.0.0/16, which no network peered with it may use.')
+@description('Prefix of the private network. Its addresses are PREFIX.0.0/16, which no peered network may use.')
 param networkPrefix string = '10.64'
 
-@description('Ids of networks that you peer with it: the cluster\'s, the operators\'. Names resolve to the endpoints there too.')
+@description('Ids of networks that you peer with the private network, such as that of the cluster or of operators. There, names also resolve to the endpoints.')
 param peeredNetworkIds array = []
 
-@description('Addresses in those networks whose clients may use the endpoints, such as 10.224.0.0/16.')
+@description('Addresses in the peered networks whose clients may use the endpoints, such as 10.224.0.0/16.')
 param peeredAddressPrefixes array = []
 
-@description('Private endpoints need Premium.')
+@description('Tier of the Service Bus namespace. Private endpoints need Premium.')
 @allowed([
   'Standard'
   'Premium'
 ])
 param serviceBusSku string = privateNetworking ? 'Premium' : 'Standard'
 
-@description('Messaging units of Premium, which are what it costs.')
+@description('Messaging units of a Premium namespace, by which it is billed.')
 @minValue(1)
 param serviceBusMessagingUnits int = 1
 
-@description('A region that holds a copy of topics and messages, for you to promote. Premium only.')
+@description('A second region with a copy of topics and messages, which you can promote if the first region fails. Premium only.')
 param serviceBusReplicaLocation string = ''
 
-@description('How far the copy may lag behind before sends are throttled; with 0 each send waits for both regions.')
+@description('Seconds by which the copy may lag before sends are throttled. With 0, each send waits for both regions.')
 @minValue(0)
 param serviceBusReplicaLagSeconds int = 300
 
-@description('Further regions that hold the documents, in the order in which they take over. Not with serverless.')
+@description('Further regions of Cosmos DB, in the order in which they replace a failed region. Not with serverless.')
 param cosmosReplicaLocations array = []
 
-@description('Cosmos DB goes over to the next of these regions by itself when the first one fails.')
+@description('Lets Cosmos DB switch to the next of these regions by itself when the first one fails.')
 param cosmosAutomaticFailover bool = true
 
-@description('Spreads Cosmos DB over availability zones, where the region has them, and with privateNetworking Container Apps.')
+@description('Spreads Cosmos DB, and with privateNetworking also Container Apps, over availability zones if the region has them.')
 param zoneRedundant bool = false
 
 param databaseName string = 'contacts'
@@ -89,12 +89,12 @@ param leaseContainerName string = 'leases'
 param parkedContainerName string = 'parked'
 param topicName string = 'events'
 
-@description('When it is full all sending ends; with Premium up to 81,920.')
+@description('Size of the topic. When the topic is full, nothing more can be sent. Premium allows up to 81,920.')
 @minValue(1024)
 @maxValue(81920)
 param topicMaxSizeInMegabytes int = 5120
 
-@description('Subscription of the consumer, which keeps the company directory.')
+@description('Name of the subscription of the consumer that keeps the company directory.')
 param directorySubscriptionName string = 'directory'
 
 @description('Further subscriptions, each with its reader: {name, principalId}. One that no program reads fills the topic.')
@@ -102,7 +102,7 @@ param furtherReaders array = []
 
 param directoryContainerName string = 'directory'
 
-@description('Of the consumer alone: a program that may write to the workers\' container could undo what they hold.')
+@description('Container for the keys that the consumer has parked. It is not the workers\' container, where the consumer could undo what workers hold.')
 param directoryParkedContainerName string = 'directory-parked'
 
 @description('Workers with the same name share the leases.')
@@ -111,10 +111,10 @@ param processorName string = 'outbox'
 @description('Actions whose events the worker deletes once they are sent; * for all, empty for none.')
 param deleteAfterPublish string = ''
 
-@description('The most messages a second that each worker sends, so that consumers get their part of the namespace; empty for no ceiling.')
+@description('The most messages a second that each worker sends, so that consumers get their share of the namespace; empty for no limit.')
 param sendRate string = ''
 
-@description('Of the worker\'s reads of the change feed: low leaves the request units to commits. The account needs priority-based execution.')
+@description('Priority of the worker\'s reads of the change feed. With low, commits get the request units first. The account needs priority-based execution.')
 @allowed([
   ''
   'high'
@@ -122,49 +122,49 @@ param sendRate string = ''
 ])
 param readPriority string = ''
 
-@description('Throughput bucket of the data container that these reads are counted in; 0 for none.')
+@description('Throughput bucket of the data container in which the worker\'s reads are counted; 0 for none.')
 @minValue(0)
 @maxValue(5)
 param throughputBucket int = 0
 
-@description('Whether the API\'s app is there already, whose image is to stay. azd knows.')
+@description('Whether the API\'s app exists already, so that it keeps its image. azd sets this.')
 param apiExists bool = false
 
-@description('Whether the worker\'s app is there already, whose image is to stay. azd knows.')
+@description('Whether the worker\'s app exists already, so that it keeps its image. azd sets this.')
 param workerExists bool = false
 
-@description('Whether the consumer\'s app is there already, whose image is to stay. azd knows.')
+@description('Whether the consumer\'s app exists already, so that it keeps its image. azd sets this.')
 param consumerExists bool = false
 
-@description('Serves the API on the internet. The example has no authentication of its own: put some in front first.')
+@description('Serves the API on the internet. The example has no authentication, so put one in front of it first.')
 param apiExternal bool = false
 
-@description('The most workers that busy cores can ask for; there are two at least. More than there are leases only stand by.')
+@description('The largest number of workers when their cores are busy; the least is two. Workers without a lease only wait.')
 @minValue(2)
 param workerMaxReplicas int = 8
 
-@description('The most consumers that the waiting messages can ask for; there are two at least.')
+@description('The largest number of consumers when many messages wait; the least is two.')
 @minValue(2)
 param consumerMaxReplicas int = 8
 
-@description('Receives the alerts; without it they only show in the portal.')
+@description('Address to which alerts are sent. Without an address, they are only shown in the portal.')
 param alertEmail string = ''
 
-@description('An alert is raised where more messages than these wait in the topic.')
+@description('An alert is raised if more messages than this wait in the topic.')
 @minValue(1)
 param backlogAlertMessages int = 10000
 
-@description('What Log Analytics takes in a day, in GB; then it takes nothing more until the next one, and alerts on logs are blind. -1 for all.')
+@description('Most data that Log Analytics accepts in a day, in GB; -1 for no limit. After that, alerts on logs see nothing until the next day.')
 @minValue(-1)
 param logDailyCapGb int = 5
 
-@description('Logs what each partition key of Cosmos DB uses, by name: for as long as you look for a hot one.')
+@description('Logs what each partition key of Cosmos DB uses, with the key itself. Use it only while you look for a hot partition.')
 param hotPartitionLogs bool = false
 
-@description('Object ids of who may run the command line: it sends again and releases parked keys.')
+@description('Object ids of the operators who may run the command line, which sends events again and releases parked keys.')
 param operatorPrincipalIds array = []
 
-@description('Object ids of who may also move positions, by leases reset: best a group that one joins for an hour.')
+@description('Object ids of the operators who may also move positions, by leases reset; best a group that an operator joins for an hour.')
 param leaseOperatorPrincipalIds array = []
 
 @allowed([
@@ -174,10 +174,10 @@ param leaseOperatorPrincipalIds array = []
 ])
 param operatorPrincipalType string = 'Group'
 
-@description('Adds what `cosmos-outbox verify` works on, apart from all else, and the rights of who runs it.')
+@description('Adds the resources for `cosmos-outbox verify`, separate from all others, and the rights of the user who runs it.')
 param verify bool = false
 
-@description('Object id of who runs it. azd knows who deploys.')
+@description('Object id of the user who runs `cosmos-outbox verify`. azd sets it to the user who deploys.')
 param verifyPrincipalId string = ''
 
 @allowed([
@@ -188,7 +188,7 @@ param verifyPrincipalId string = ''
 param verifyPrincipalType string = 'User'
 
 var token = toLower(uniqueString(subscription().id, environmentName, location))
-// By the abbreviations of Microsoft's Cloud Adoption Framework.
+// The prefixes are the abbreviations of Microsoft's Cloud Adoption Framework.
 var defaultNames = {
   resourceGroup: 'rg-${environmentName}'
   cosmosAccount: 'cosmos-${token}'
@@ -211,7 +211,8 @@ var defaultNames = {
   serviceBusEndpoint: 'pep-servicebus-${token}'
 }
 var asked = union(defaultNames, names)
-// No such property: the deployment ends with this sentence and the keys that there are. (checkov's parser does not know fail().)
+// If a key is unknown, the property below does not exist, so the deployment fails with its name as the error and lists the known keys.
+// (checkov's parser does not know fail().)
 var named = length(asked) == length(defaultNames) ? asked : asked['names has a key that defaultNames of main.bicep does not have']
 var allTags = union(tags, {
   'azd-env-name': environmentName
@@ -357,7 +358,7 @@ module verification 'modules/verify.bicep' = if (verify) {
 module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) {
   name: 'cosmos-endpoint'
   scope: group
-  // The account takes one change at a time.
+  // The account accepts only one change at a time, so this waits for the others.
   dependsOn: [
     cosmosRoles
     verification
@@ -432,7 +433,7 @@ module workerImage 'modules/deployed-image.bicep' = {
   scope: group
   params: {
     name: named.worker
-    // There is none elsewhere, whatever azd says.
+    // The worker has an app only on Container Apps, even if azd says that it exists.
     exists: workerExists && onContainerApps
   }
 }
@@ -557,7 +558,7 @@ module alerts 'modules/alerts.bicep' = {
   }
 }
 
-// azd keeps upper-case outputs as variables of its environment; none of them is a secret.
+// azd keeps outputs with upper-case names as variables of its environment. None of them is a secret.
 output AZURE_LOCATION string = location
 output AZURE_RESOURCE_GROUP string = group.name
 output AZURE_CONTAINER_REGISTRY_ENDPOINT string = registry.outputs.loginServer
@@ -565,7 +566,7 @@ output OUTBOX_COSMOS_ENDPOINT string = cosmos.outputs.endpoint
 output OUTBOX_SERVICEBUS_NAMESPACE string = serviceBus.outputs.fullyQualifiedNamespace
 output APPLICATIONINSIGHTS_CONNECTION_STRING string = monitoring.outputs.telemetryDestination
 output API_URL string = api.outputs.url
-// The hook after a deployment reads it, and provisions again.
+// The hook after `azd deploy` reads this output. If it is true, the hook provisions again.
 output PLACEHOLDER_LEFT bool = contains(union([
   apiImage.outputs.deployed
 ], onContainerApps ? [
@@ -575,5 +576,5 @@ output PLACEHOLDER_LEFT bool = contains(union([
 output WORKER_CLIENT_ID string = identities.outputs.workerClientId
 output CONSUMER_CLIENT_ID string = identities.outputs.consumerClientId
 output KEDA_CLIENT_ID string = identities.outputs.kedaClientId
-// Asks account and namespace whether they answer as the library believes; with `verify`.
+// The command that checks whether account and namespace answer as the library expects; empty without `verify`.
 output VERIFY_COMMAND string = verify ? verification!.outputs.command : ''

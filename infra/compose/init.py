@@ -1,8 +1,10 @@
 # ruff: noqa: INP001 # a script of an image, not a module of a package
 """
-Wait until both emulators are ready, then create database and containers; compose starts the rest after this.
+Waits until both emulators are ready, then creates the database and its containers. Docker Compose starts the other programs after
+this.
 
-The emulators' images hold no shell and no curl, so no health check can run inside them; this waits from outside.
+The images of the emulators contain no shell and no curl, so no health check can run inside of them. This program checks them from
+outside.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ REQUEST_SECONDS = 5.0
 
 def wait_until_ready(urls: Iterable[str], *, seconds: float) -> None:
     """
-    Return as soon as every URL has answered with success.
+    Return once each of these URLs has answered with success.
 
     Raises:
-        TimeoutError: one did not in time; its last answer is named.
+        TimeoutError: a URL did not in time; the message has its last answer.
     """
     deadline = time.monotonic() + seconds
     for url in urls:
@@ -45,7 +47,10 @@ def _problem(url: str) -> str | None:
 
 
 def main() -> int:
-    """Do both, as the environment says; exit 1 if the emulators do not get ready."""
+    """
+    Wait for the emulators, then create the containers that the environment variables name. Return 1 if an emulator is not ready in
+    time.
+    """
     try:
         wait_until_ready(os.environ["WAIT_FOR"].split(), seconds=float(os.environ["WAIT_SECONDS"]))
     except TimeoutError as error:

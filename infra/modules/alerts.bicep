@@ -10,11 +10,11 @@ param workspaceId string
 param topicMaxSizeInMegabytes int
 param backlogMessages int
 
-@description('Of the apps, for the queries of their logs.')
+@description('Name of the worker\'s app. The queries of logs select by the names of the apps.')
 param workerName string
 param consumerName string
 
-@description('False on AKS, where worker and consumer log to the cluster\'s own workspace; their metrics come here all the same.')
+@description('False on AKS, where worker and consumer write their logs to the cluster\'s own workspace. Their metrics are sent here in any case.')
 param watchApps bool
 
 var metricAlerts = [
@@ -46,7 +46,7 @@ var metricAlerts = [
   }
   {
     name: 'messages-waiting'
-    // Raise it with the load: a reader may need a while for what an outage left.
+    // Raise the threshold if the load grows, because consumers need a while for the messages that an outage has left.
     description: 'Messages pile up in the topic: a reader is away, too slow, or not there at all.'
     target: serviceBusNamespaceId
     namespace: 'Microsoft.ServiceBus/namespaces'
@@ -86,7 +86,7 @@ var metricAlerts = [
   }
   {
     name: 'cosmos-throttled'
-    // Some are healthy and cost a retry. This is one each second all the time; raise it with the load.
+    // A few refused requests are normal, and each costs one retry. The threshold is one such request each second; raise it if the load grows.
     description: 'Cosmos DB goes on refusing requests (429): raise the throughput, or find the hot partition.'
     target: cosmosAccountId
     namespace: 'Microsoft.DocumentDB/databaseAccounts'
@@ -100,7 +100,7 @@ var metricAlerts = [
   }
   {
     name: 'cosmos-busy'
-    // The average: its maximum is one second in a quarter of an hour, and a full one is healthy.
+    // The alert uses the average. The maximum would be that of a single second in a quarter of an hour, in which full use is normal.
     description: 'A container uses nearly all of its throughput, not just for a moment.'
     target: cosmosAccountId
     namespace: 'Microsoft.DocumentDB/databaseAccounts'
@@ -114,9 +114,9 @@ var metricAlerts = [
   }
 ]
 
-// `reach`: how far back a query reads. What is logged once is queried in two rounds, as it may arrive minutes late.
-// `eachOf`: a column whose values are alerted one by one. An alert that has fired is silent until it has ended, so the second
-// of two alarms would raise no alert.
+// `reach`: how far back a query reads. Something that is logged only once is read by two evaluations, because it may arrive minutes late.
+// `eachOf`: a column for whose values separate alerts are raised. A single alert would stay silent until it has ended, so a second
+// alarm in this time would raise no alert.
 var logAlerts = [
   {
     name: 'alarms'
@@ -341,12 +341,12 @@ resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert
     evaluationFrequency: 'PT5M'
     windowSize: 'PT5M'
     overrideQueryTimeRange: alert.reach
-    // The tables appear with the first line that is logged, which is after this deployment.
+    // The tables exist only after the first line is logged, which is after this deployment, so the query is not validated.
     skipQueryValidation: true
     criteria: {
       allOf: [
         {
-          // Apps may have been given other names than the queries have.
+          // The parameter `names` may give the apps other names than those in the queries.
           query: replace(replace(alert.query, '\'ca-worker\'', '\'${workerName}\''), '\'ca-consumer\'', '\'${consumerName}\'')
           timeAggregation: 'Count'
           operator: 'GreaterThan'

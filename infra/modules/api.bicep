@@ -1,4 +1,4 @@
-// The contacts API.
+// The contacts API, the example of a service that writes events, as an app of Container Apps.
 param location string
 param tags object
 param name string
@@ -8,7 +8,7 @@ param identityClientId string
 param registryServer string
 param image string
 
-@description('Not while a placeholder holds the place, which would fail every probe.')
+@description('False while the app still runs the placeholder image, which would fail every probe.')
 param probed bool
 param external bool
 param cosmosEndpoint string
@@ -39,7 +39,7 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
       activeRevisionsMode: 'Single'
       ingress: {
         external: external
-        // The platform asks this port itself, and the placeholder listens on 80: with another one no revision gets healthy.
+        // The platform probes this port by itself. The placeholder image listens on port 80, and would not get healthy with another port.
         targetPort: probed ? 8000 : 80
         transport: 'auto'
         allowInsecure: false
@@ -78,7 +78,7 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
               name: 'OUTBOX_COSMOS_CONTAINER'
               value: dataContainerName
             }
-            // Says where to send telemetry; local authentication is off there, so it opens nothing.
+            // This string says where telemetry is sent. It is no secret, because local authentication is switched off.
             {
               name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
               value: applicationInsights.properties.ConnectionString

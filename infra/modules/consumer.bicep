@@ -1,4 +1,4 @@
-// The consumer that keeps the company directory: two replicas at least, more as messages wait in its subscription.
+// The consumer that keeps the company directory. It has at least two replicas, and more if many messages wait in its subscription.
 param location string
 param tags object
 param name string
@@ -8,7 +8,7 @@ param identityClientId string
 param registryServer string
 param image string
 
-@description('Not while a placeholder holds the place, which would fail every probe.')
+@description('False while the app still runs the placeholder image, which would fail every probe.')
 param probed bool
 
 @minValue(2)
@@ -52,7 +52,7 @@ resource consumer 'Microsoft.App/containerApps@2025-01-01' = {
       ]
     }
     template: {
-      // More than OUTBOX_GRACE_SECONDS, so that a draining consumer can still give its sessions back.
+      // This is longer than OUTBOX_GRACE_SECONDS, so that a draining consumer can still release its sessions.
       terminationGracePeriodSeconds: 60
       containers: [
         {
@@ -99,7 +99,7 @@ resource consumer 'Microsoft.App/containerApps@2025-01-01' = {
               name: 'OUTBOX_GRACE_SECONDS'
               value: '40'
             }
-            // Says where to send telemetry; local authentication is off there, so it opens nothing.
+            // This string says where telemetry is sent. It is no secret, because local authentication is switched off.
             {
               name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
               value: applicationInsights.properties.ConnectionString
@@ -144,10 +144,10 @@ resource consumer 'Microsoft.App/containerApps@2025-01-01' = {
             name: 'messages'
             custom: {
               type: 'azure-servicebus'
-              // Receiving includes the right to ask how many messages wait.
+              // The scaler signs in as the consumer, whose right to receive includes the right to read how many messages wait.
               identity: identityId
               metadata: {
-                // Its name alone: the scaler adds the rest.
+                // Only the name of the namespace: the scaler adds the rest of the host name.
                 namespace: serviceBusName
                 topicName: topicName
                 subscriptionName: subscriptionName

@@ -1,10 +1,10 @@
-// Who may do what with the documents: roles of the data plane, each assigned on one container; and, for all who sign in,
-// one on the account. Every SDK begins by reading the account itself (GET /). The vendor's table of what readMetadata allows
-// lists that at no scope, so whether a role on a container is enough for it is not known; this one is. It shows the names
-// and indexes of databases and containers, and no document.
+// Data-plane roles, which say what each identity may do with documents. Each role is assigned on one container. In addition, all
+// identities have a role on the account, because every SDK begins by reading the account itself (GET /). Microsoft's table of what
+// readMetadata allows does not list this request at any scope, so it is not known whether a role on a container is enough for it; a
+// role on the account is. It shows the names and indexes of databases and containers, but no documents.
 //
-// An account takes one change of its roles at a time, so there is a chain of dependsOn. What is not deployed is no link of it:
-// beside one with a condition, or a loop over what may be empty, the chain names the last one without.
+// An account accepts one change of its roles at a time, so dependsOn joins the changes to a chain. A resource that may not be deployed,
+// because of a condition or an empty loop, cannot be a link of the chain. After it, the chain also names the last unconditional resource.
 param accountName string
 param databaseName string
 param dataContainerName string
@@ -17,22 +17,22 @@ param workerPrincipalId string
 param consumerPrincipalId string
 param kedaPrincipalId string
 
-@description('The worker deletes events once they are sent; without that it may write nothing beside them.')
+@description('Whether the worker deletes events once they are sent. Otherwise it gets no right to write in their container.')
 param workerDeletes bool
 
-@description('KEDA computes from leases and feed how many workers are needed; AKS only.')
+@description('Whether KEDA computes from the leases and the change feed how many workers are needed; on AKS only.')
 param withKeda bool
 
-@description('They release parked keys, by the consumer\'s handlers where it parked them, and replay events; a group is enough.')
+@description('Operators, who release parked keys (those of a consumer by its handlers) and replay events. One group is enough.')
 param operatorPrincipalIds array
 
-@description('Those of the operators who also move positions: leases reset.')
+@description('Operators who may also move positions, by `leases reset`.')
 param leaseOperatorPrincipalIds array
 
 var readMetadata = 'Microsoft.DocumentDB/databaseAccounts/readMetadata'
 var containers = 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers'
 var items = '${containers}/items'
-// The ids of these become known only while Azure deploys, and it previews no loop over them. So the loop is over the names.
+// The ids of these principals are known only during the deployment, and Azure previews no loop over such values. So the loop is over the names.
 var principalIds = {
   api: apiPrincipalId
   worker: workerPrincipalId
@@ -75,8 +75,8 @@ resource documentWriter 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinition
   }
 }
 
-// Who takes over this program can write what it likes, and cannot delete events before they are sent. One that deletes its
-// entities for good needs documentWriter.
+// An attacker who takes over a program with this role can write documents, but cannot delete events before they are sent. A program
+// that deletes its entities for good needs documentWriter instead.
 resource documentKeeper 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@2024-11-15' = {
   parent: account
   name: guid(account.id, 'outbox-document-keeper')

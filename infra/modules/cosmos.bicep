@@ -1,5 +1,5 @@
-// The account, its database and the containers: three of API and worker, two of the consumer. Data-plane sign-in cannot
-// create any of them, so they all are here.
+// The Cosmos DB account, its database and its containers: three for API and worker, two for the consumer. Programs sign in to the data
+// plane, which cannot create any of these, so this template creates them all.
 param location string
 param tags object
 
@@ -7,10 +7,10 @@ param tags object
 @maxLength(44)
 param name string
 
-@description('Nothing in the account can be deleted while it is locked, roles included; documents can.')
+@description('Locks the account, so that nothing in it can be deleted, roles included. Documents can still be deleted.')
 param locked bool
 
-@description('Names the partition keys, and costs a line for what each uses in a second.')
+@description('Logs the request units that each partition key uses in each second, with the key itself. This costs many lines.')
 param hotPartitionLogs bool
 
 @allowed([
@@ -23,7 +23,7 @@ param capacityMode string
 param dataMaxThroughput int
 param zoneRedundant bool
 
-@description('Further regions, in the order in which they take over; not with serverless.')
+@description('Further regions, in the order in which they replace a failed region; not with serverless.')
 param replicaLocations array
 param automaticFailover bool
 
@@ -57,7 +57,7 @@ resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
   properties: {
     databaseAccountOfferType: 'Standard'
     consistencyPolicy: {
-      // Each reader of a commit passes on its session token; stronger levels cost reads twice.
+      // This level is enough, because each reader of a commit passes on its session token. Stronger levels double the cost of reads.
       defaultConsistencyLevel: 'Session'
     }
     locations: concat([
@@ -67,7 +67,7 @@ resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
         isZoneRedundant: zoneRedundant
       }
     ], replicas)
-    // One region writes. With several, changes of a key could be ordered in two ways.
+    // Only one region accepts writes. With several, changes of one partition key could have two orders.
     enableMultipleWriteLocations: false
     enableAutomaticFailover: automaticFailover && !empty(replicaLocations)
     capabilities: serverless ? [
@@ -112,12 +112,12 @@ resource data 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@202
         kind: 'Hash'
         version: 2
       }
-      // On, without expiry: only a document's own `ttl` counts. Off, events would stay for ever.
+      // -1 lets a document's own `ttl` take effect, and nothing else expires. Without a default TTL, events would stay for ever.
       defaultTtl: -1
       indexingPolicy: {
         indexingMode: 'consistent'
         automatic: true
-        // Only what queries filter on and sort by: each further path makes every write of an event dearer.
+        // Only the properties by which queries filter and sort are indexed, because each further path raises the cost of every write.
         includedPaths: [
           {
             path: '/type/?'
@@ -125,7 +125,7 @@ resource data 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@202
           {
             path: '/data/deleted/?'
           }
-          // Listings sort by it where a page ends among documents of one id; being the partition key indexes nothing.
+          // Listings sort by the partition key if a page ends among documents with the same id. A partition key is not indexed by itself.
           {
             path: '/partitionKey/?'
           }
@@ -158,7 +158,7 @@ resource leases 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2
         kind: 'Hash'
         version: 2
       }
-      // The bootstrap lock carries its own `ttl`.
+      // -1 lets the `ttl` of the bootstrap lock take effect.
       defaultTtl: -1
     }
     options: serverless ? {} : {
@@ -205,9 +205,9 @@ resource directory 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/container
         kind: 'Hash'
         version: 2
       }
-      // What a consumer remembers of messages, and the events of its handlers, carry their own `ttl`.
+      // -1 lets the `ttl` of inbox records, and of the events that the consumer's handlers write, take effect.
       defaultTtl: -1
-      // Its handlers read by id. Add what yours query for, as in `data`.
+      // The handlers of this consumer read only by id. Add the paths by which your handlers query, as in `data`.
       indexingPolicy: {
         indexingMode: 'consistent'
         automatic: true
@@ -264,10 +264,10 @@ resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' 
   name: 'workspace'
   properties: {
     workspaceId: workspaceId
-    // Into tables of their own, such as CDBPartitionKeyRUConsumption.
+    // Each category is logged to a table of its own, such as CDBPartitionKeyRUConsumption.
     logAnalyticsDestinationType: 'Dedicated'
     logs: [
-      // Not DataPlaneRequests: a line a request costs more than the requests, and names the partition keys.
+      // DataPlaneRequests is left out: one line for each request costs more than the requests, and contains the partition keys.
       {
         category: 'ControlPlaneRequests'
         enabled: true

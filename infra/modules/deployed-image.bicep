@@ -1,15 +1,15 @@
-// The image that an app runs: `azd deploy` sets it behind the template's back, so each deployment of the template has to
-// ask for it and hand it back. A module of its own, for a template cannot read what it is about to write.
+// Reads the image that an app runs at present. `azd deploy` sets it without this template, so each deployment of the template reads
+// the image and deploys the same one. This is a module of its own, because a template cannot read a resource that it also deploys.
 param name string
 
-@description('False before the app was ever made: what is not there cannot be asked.')
+@description('False before the first deployment of the app, when there is no app whose image can be read.')
 param exists bool
 
 resource app 'Microsoft.App/containerApps@2025-01-01' existing = if (exists) {
   name: name
 }
 
-// Holds the app's place before the first `azd deploy`.
+// The placeholder image that the app runs until the first `azd deploy`.
 var placeholder = 'mcr.microsoft.com/azuredocs/containerapps-helloworld:latest'
 
 output image string = exists ? app!.properties.template.containers[0].image : placeholder

@@ -1,10 +1,10 @@
-// The Container Apps environment. Its logs go out by a diagnostic setting, which needs no workspace key.
+// The Container Apps environment. Its logs are sent by a diagnostic setting, which needs no workspace key.
 param location string
 param tags object
 param name string
 param workspaceId string
 
-@description('Empty: a network of the platform.')
+@description('Subnet of the environment; empty for a network of the platform.')
 param subnetId string
 param internal bool
 param zoneRedundant bool

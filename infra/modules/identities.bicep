@@ -1,16 +1,16 @@
-// One identity a service, so that each can be given only what that service needs.
+// One managed identity for each service, so that each service gets only the rights that it needs.
 param location string
 param tags object
 
-@description('Of each identity, by apiIdentity and so on.')
+@description('Names of the identities, by the keys apiIdentity and so on.')
 param names object
 
-@description('Empty where no AKS cluster runs worker and consumer.')
+@description('OIDC issuer of the AKS cluster; empty if no cluster runs worker and consumer.')
 param aksOidcIssuerUrl string
 
 param kedaServiceAccount string
 
-@description('Where the kubernetes manifests put worker and consumer.')
+@description('Namespace and service account of the worker in the Kubernetes manifests.')
 param workerServiceAccount string = 'outbox:outbox-worker'
 param consumerServiceAccount string = 'outbox:outbox-consumer'
 

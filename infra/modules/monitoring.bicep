@@ -4,10 +4,10 @@ param tags object
 param workspaceName string
 param applicationInsightsName string
 
-@description('Who sends metrics and spans.')
+@description('Principals that may send metrics and spans.')
 param publisherPrincipalIds array
 
-@description('GB; -1 for no cap.')
+@description('Most data that Log Analytics accepts in a day, in GB; -1 for no limit.')
 param dailyCapGb int
 
 @minValue(30)
@@ -59,5 +59,5 @@ resource publisher 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for p
 
 output workspaceId string = workspace.id
 output applicationInsightsName string = applicationInsights.name
-// Says where to send telemetry; local authentication is off, so it opens nothing.
+// This string says where telemetry is sent. It is no secret, because local authentication is switched off.
 output telemetryDestination string = applicationInsights.properties.ConnectionString

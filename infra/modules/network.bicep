@@ -5,7 +5,7 @@ param name string
 param securityGroupName string
 param prefix string
 
-@description('Of other networks, peered with this one, whose clients use the endpoints too.')
+@description('Addresses in peered networks whose clients may also use the endpoints.')
 param peeredAddressPrefixes array
 
 var appsAddresses = '${prefix}.0.0/23'
@@ -29,7 +29,7 @@ resource endpointsRules 'Microsoft.Network/networkSecurityGroups@2024-05-01' = {
           ], peeredAddressPrefixes)
           sourcePortRange: '*'
           destinationAddressPrefix: endpointsAddresses
-          // Cosmos DB's gateway, and AMQP over TLS.
+          // 443 is the port of Cosmos DB's gateway, 5671 that of AMQP over TLS.
           destinationPortRanges: [
             '443'
             '5671'
@@ -82,7 +82,7 @@ resource virtualNetwork 'Microsoft.Network/virtualNetworks@2024-05-01' = {
         name: 'endpoints'
         properties: {
           addressPrefix: endpointsAddresses
-          // Without this the security group above does not apply to private endpoints.
+          // Without this setting, the security group above does not apply to private endpoints.
           privateEndpointNetworkPolicies: 'Enabled'
           networkSecurityGroup: {
             id: endpointsRules.id

@@ -1,4 +1,4 @@
-// One private endpoint with the DNS zone that makes the service's public name resolve to it, in each network that asks.
+// One private endpoint, with a DNS zone by which the service's public name resolves to the endpoint in each linked network.
 param location string
 param tags object
 param name string
@@ -7,7 +7,7 @@ param groupId string
 param zoneName string
 param subnetId string
 
-@description('The networks whose clients use the endpoint: its own, and those that are peered with it.')
+@description('Ids of the networks whose clients use the endpoint: its own network, and those that are peered with it.')
 param networkIds array
 
 resource zone 'Microsoft.Network/privateDnsZones@2024-06-01' = {

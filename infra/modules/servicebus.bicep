@@ -1,5 +1,5 @@
-// The namespace, the topic that drops repeated messages, and subscriptions that keep each session's order: the one of the
-// consumer that keeps the company directory, and one for each further reader.
+// The Service Bus namespace, the topic, which drops repeated messages, and subscriptions with sessions: one for the consumer that keeps
+// the company directory, and one for each further reader.
 param location string
 param tags object
 
@@ -7,7 +7,7 @@ param tags object
 @maxLength(50)
 param name string
 
-@description('Nothing in the namespace can be deleted while it is locked; messages can.')
+@description('Locks the namespace, so that nothing in it can be deleted. Messages can still be deleted.')
 param locked bool
 
 @allowed([
@@ -35,11 +35,11 @@ param senderPrincipalId string
 param directorySubscriptionName string
 param consumerPrincipalId string
 
-@description('Of further subscriptions: {name, principalId} of each.')
+@description('Further subscriptions, each with the program that reads it: {name, principalId}.')
 param furtherReaders array
 param kedaPrincipalId string
 
-@description('KEDA computes from the waiting messages how many consumers are needed; AKS only.')
+@description('Whether KEDA computes from the waiting messages how many consumers are needed; on AKS only.')
 param withKeda bool
 param operatorPrincipalIds array
 param operatorPrincipalType string
@@ -47,13 +47,13 @@ param workspaceId string
 
 var senderRole = '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
 var receiverRole = '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
-// Of what there is, and of no message.
+// The built-in role Reader: it may read which entities exist, but no messages.
 var readerRole = 'acdd72a7-3385-48ef-bd42-f606fba81ae7'
 var subscription = {
   requiresSession: true
-  // A consumer trusts a lock for a minute at most.
+  // A consumer trusts a session lock for at most a minute.
   lockDuration: 'PT1M'
-  // Crashes and lost locks count; a handler's attempts do not, which are all of one delivery.
+  // Crashes and lost locks count as deliveries. The attempts of a handler do not, because all of them belong to one delivery.
   maxDeliveryCount: 10
   deadLetteringOnMessageExpiration: true
   deadLetteringOnFilterEvaluationExceptions: true
@@ -94,11 +94,11 @@ resource topic 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
   parent: namespace
   name: topicName
   properties: {
-    // These three cannot be changed later: another choice means another topic.
+    // These three properties cannot be changed later. Another choice needs a new topic.
     requiresDuplicateDetection: true
     enablePartitioning: false
     supportOrdering: true
-    // Longer than any outage after which a worker sends from an old checkpoint again.
+    // The window is longer than any outage after which a worker sends again from an old checkpoint.
     duplicateDetectionHistoryTimeWindow: 'P1D'
     enableBatchedOperations: true
     defaultMessageTimeToLive: 'P14D'
@@ -112,8 +112,8 @@ resource directory 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01
   properties: subscription
 }
 
-// No subscription without a reader: its messages would wait, expire into a dead-letter queue that nothing empties, and fill the
-// topic, which then takes no message of any reader.
+// Each subscription needs a program that reads it. Otherwise its messages would wait, expire into a dead-letter queue that nothing
+// empties, and fill the topic, which then accepts no message for any reader.
 resource further 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = [for reader in furtherReaders: {
   parent: topic
   name: reader.name
@@ -130,7 +130,7 @@ resource sender 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   }
 }
 
-// What is replayed, or released after it was parked, is sent by the operator who runs the command.
+// Operators may send, because the command line sends replayed events, and events of released keys, as the operator who runs it.
 resource operatorSenders 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for operatorPrincipalId in operatorPrincipalIds: {
   name: guid(topic.id, operatorPrincipalId, senderRole)
   scope: topic

@@ -1,8 +1,8 @@
-// What `cosmos-outbox verify` works on, apart from all else: a database and a topic of its own, and the rights of one
-// principal on these alone. They are rights of the data plane: it creates nothing and reads no setting.
+// The resources for `cosmos-outbox verify`, separate from all others: a database and a topic of its own, and the rights of one principal
+// on these only. They are rights of the data plane: the command creates no resources and reads no settings.
 param cosmosAccountName string
 
-@description('Role by which it may read the account itself, with which every SDK begins.')
+@description('Id of the role that allows to read the account itself, which every SDK does first.')
 param metadataReaderId string
 
 @allowed([
@@ -16,7 +16,7 @@ param dataMaxThroughput int
 
 param serviceBusName string
 
-@description('Who runs it; empty: no right is given.')
+@description('Principal that runs the command; if it is empty, no rights are given.')
 param principalId string
 param principalType string
 
@@ -26,12 +26,12 @@ var containerNames = [
   'verify-leases'
   'verify-parked'
 ]
-// The defaults of `--subscription` and `--plain-subscription`: the first has sessions.
+// The default names for `--subscription`, which has sessions, and `--plain-subscription`, which has none.
 var subscriptionNames = [
   name
   'verify-plain'
 ]
-// Sender and receiver, built in.
+// The built-in roles of a sender and a receiver.
 var topicRoles = empty(principalId) ? [] : [
   '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
   '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
@@ -64,7 +64,7 @@ resource containers 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containe
         kind: 'Hash'
         version: 2
       }
-      // A run gives each document a time to live of its own.
+      // -1 lets the time to live take effect that each run gives to its documents.
       defaultTtl: -1
     }
     options: capacityMode == 'serverless' ? {} : {
@@ -77,7 +77,7 @@ resource containers 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containe
 
 resource onAccount 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (!empty(principalId)) {
   parent: account
-  // As the same assignment of an operator is named: there may be one alone.
+  // An operator's assignment of the same role has the same name, because only one such assignment may exist.
   name: guid(account.id, principalId, 'metadata')
   properties: {
     principalId: principalId
@@ -118,7 +118,7 @@ resource topic 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
   }
 }
 
-// Claims and contracts wait until a lock ends, so it is short.
+// The lock duration is short, because the command waits until locks end.
 resource subscriptions 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = [for subscription in subscriptionNames: {
   parent: topic
   name: subscription

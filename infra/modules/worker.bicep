@@ -1,5 +1,5 @@
-// The worker: two replicas at least, more while their cores are busy. Container Apps has no KEDA scaler for the change feed, but
-// a worker that has much to send uses its core. What leases bound is the maximum: a worker without one only stands by.
+// The worker. It has at least two replicas, and more while their cores are busy: Container Apps has no KEDA scaler for the change
+// feed, but a worker that has much to send uses its core. More replicas than leases are useless: a worker without a lease only waits.
 param location string
 param tags object
 param name string
@@ -9,7 +9,7 @@ param identityClientId string
 param registryServer string
 param image string
 
-@description('Not while a placeholder holds the place, which would fail every probe.')
+@description('False while the app still runs the placeholder image, which would fail every probe.')
 param probed bool
 
 @minValue(2)
@@ -27,10 +27,10 @@ param deleteAfterPublish string
 @description('The most messages a second of each worker; empty for no ceiling.')
 param sendRate string
 
-@description('Of its reads of the change feed; empty for that of the account.')
+@description('Priority of the worker\'s reads of the change feed; empty for the default of the account.')
 param readPriority string
 
-@description('That these reads are counted in; 0 for none.')
+@description('Throughput bucket in which the worker\'s reads of the change feed are counted; 0 for none.')
 param throughputBucket int
 param serviceBusNamespace string
 param topicName string
@@ -65,7 +65,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
       ]
     }
     template: {
-      // More than OUTBOX_GRACE_SECONDS, so that a draining worker can still release its leases.
+      // This is longer than OUTBOX_GRACE_SECONDS, so that a draining worker can still release its leases.
       terminationGracePeriodSeconds: 60
       containers: [
         {
@@ -116,7 +116,7 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
               name: 'OUTBOX_GRACE_SECONDS'
               value: '40'
             }
-            // Says where to send telemetry; local authentication is off there, so it opens nothing.
+            // This string says where telemetry is sent. It is no secret, because local authentication is switched off.
             {
               name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
               value: applicationInsights.properties.ConnectionString

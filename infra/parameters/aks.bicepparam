@@ -1,4 +1,4 @@
-// Worker and consumer on a cluster; the API, which azd has deployed, on Container Apps.
+// Worker and consumer run on an AKS cluster. The API runs on Container Apps, where azd has deployed it.
 using '../main.bicep'
 
 param environmentName = 'aks'

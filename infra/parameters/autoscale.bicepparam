@@ -1,4 +1,4 @@
-// Several regions and zones, on trial: nothing is locked, and nothing is capped.
+// A trial with several regions and zones: nothing is locked against deletion, and logs have no daily limit.
 using '../main.bicep'
 
 param environmentName = 'autoscale'

@@ -1,4 +1,4 @@
-// What a deployment is that chooses nothing.
+// A deployment with the default of every parameter.
 using '../main.bicep'
 
 param environmentName = 'defaults'

@@ -1,6 +1,6 @@
-// In operation: azd has deployed the images, alerts have a receiver, operators have their rights, what is sent is deleted, catching up
-// leaves consumers and commits alone, another
-// service reads the topic too, and names and tags are those of the house.
+// A deployment in operation: azd has deployed the images, alerts have a receiver, and operators have their rights. Events are deleted once
+// they are sent, a worker that catches up is limited for the sake of consumers and commits, another service also reads the topic, and
+// names and tags are those of a company.
 using '../main.bicep'
 
 param environmentName = 'operated'

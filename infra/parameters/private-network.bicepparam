@@ -1,4 +1,4 @@
-// Behind private endpoints, with a peered network: that of a cluster, or of the operators.
+// A deployment behind private endpoints, with one peered network, such as that of a cluster or of the operators.
 using '../main.bicep'
 
 param environmentName = 'private'

@@ -1,4 +1,4 @@
-// With what `cosmos-outbox verify` works on, for one who deploys.
+// A deployment with the resources for `cosmos-outbox verify`, and the rights for the user who deploys.
 using '../main.bicep'
 
 param environmentName = 'verify'
