@@ -1,1 +1,1 @@
-"""The ports implemented on Azure Cosmos DB and Service Bus, and in memory. Only this package uses a vendor's SDK."""
+"""The ports implemented on Azure Cosmos DB and Service Bus, and in memory. In the library, only this package uses a vendor's SDK."""
