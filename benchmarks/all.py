@@ -96,7 +96,7 @@ def table(measured: Mapping[str, Any]) -> str:
         value = goal.of(measured["figures"])
         if value is not None:
             low, high = measured["figures"][goal.benchmark].get("spread", {}).get(goal.key, (value, value))
-            shown = f"{value:g}" if low == high else f"{value:g} ({low:g} to {high:g})"
+            shown = f"{value:g}" if low == high else f"{value:g} ({low:g}-{high:g})"
             rows = ratios if goal.ratio else absolute
             rows.append(f"| `{goal.benchmark}` | {goal.says} | {shown} | {_judged(goal, value)} |\n")
             if goal.why and not goal.is_met_by(value):

@@ -65,6 +65,11 @@ _OPENING = (
     "([reports](../explanation/sdk-reports.md)). "
 )
 
+_POLL = (
+    "aiohttp takes a third of a poll's CPU, asyncio a sixth, and the library a seventh. The goal was met by HTTP code of our own, which was "
+    "deleted for aiohttp."
+)
+
 GOALS = (
     Goal(
         benchmark="commit",
@@ -127,7 +132,7 @@ GOALS = (
         Goal(
             benchmark="latency",
             key=f"p50_ratio_{rate}",
-            says=f"median from commit to topic at {rate} a second over that of a bare loop of both SDKs",
+            says=f"median from commit to topic at {rate} a second over that of a bare loop",
             at_most=1.25,
         )
         for rate in (50, 500)
@@ -136,7 +141,7 @@ GOALS = (
         Goal(
             benchmark="latency",
             key=f"{name}_ms_{rate}",
-            says=f"ms from commit to topic at {rate} a second, {name}",
+            says="... p99" if name == "p99" else f"commit to topic at {rate} a second: p50 in ms",
             at_most=most,
             ratio=False,
             why=(
@@ -150,15 +155,15 @@ GOALS = (
         Goal(
             benchmark="latency",
             key=f"seldom_{key}_{rate}",
-            says=f"{says} at {rate} a second over four ranges",
+            says=says.format(rate),
             at_most=most,
             ratio=False,
         )
         for rate in (1, 5, 20)
         for key, says, most in (
-            ("p50_ms", "ms from commit to topic, p50,", 60),
+            ("p50_ms", "commit to topic at {} a second over four ranges: p50 in ms", 60),
             ("p99_ms", "... p99", 150),
-            ("reads", "... reads a second of each range", 25),
+            ("reads", "... reads a second of a range", 25),
         )
     ),
     Goal(
@@ -173,6 +178,7 @@ GOALS = (
         says="CPU ms of an idle lease a second, polled each second",
         at_most=0.2,
         ratio=False,
+        why=_POLL,
     ),
     Goal(
         benchmark="changefeed",
@@ -180,6 +186,7 @@ GOALS = (
         says="CPU ms of an idle lease a second, polled every 5 s",
         at_most=0.07,
         ratio=False,
+        why=_POLL,
     ),
     Goal(
         benchmark="changefeed",
@@ -258,7 +265,7 @@ GOALS = (
     Goal(
         benchmark="consume",
         key="short_per_s_sdk",
-        says="messages a second in sessions of one message each, the SDK's receivers",
+        says="messages a second in sessions of one message each, SDK",
         at_least=150,
         ratio=False,
         why=_OPENING
@@ -275,7 +282,7 @@ GOALS = (
     Goal(
         benchmark="consume",
         key="short_per_s_lean",
-        says="messages a second in sessions of one message each, the lean receiver",
+        says="... messages a second of the lean receiver",
         at_least=600,
         ratio=False,
         why="A message takes 1.4 to 1.7 ms of CPU, so one core handles about 600. The emulators need the other core.",
@@ -339,7 +346,7 @@ GOALS = (
         Goal(
             benchmark="consume",
             key=f"{name}_ms_500_{receiver}",
-            says=f"ms from the topic to the effect at 500 a second in open sessions, {says}, {name}",
+            says="... p99" if name == "p99" else f"topic to effect at 500 a second, {says}: p50 in ms",
             at_most=most,
             ratio=False,
             why=(
@@ -347,28 +354,30 @@ GOALS = (
                 "three quarters with the SDK's, and sending them takes the rest. At 50 a second the median is 5 ms with either."
             ),
         )
-        for receiver, says in (("sdk", "the SDK's receivers"), ("lean", "the lean receiver"))
+        for receiver, says in (("sdk", "SDK"), ("lean", "lean receiver"))
         for name, most in (("p50", 15), ("p99", 35))
     ),
     *(
         Goal(
             benchmark="consume",
             key=f"effect_{name}_ms_{rate}_{receiver}",
-            says=f"commit to effect of {rate} keys a second, {says}: {name} in ms",
+            says="... p99"
+            if name == "p99"
+            else f"commit to effect of {rate} keys a second, {says}: p50 in ms",
             at_most=most,
             ratio=False,
             why=_OPENING
-            + "At 20 a second an event waits for that. 100 a second are all that the receivers can do, so events queue. The lean receiver "
+            + "At 20 a second some events wait for that. 100 a second are all that the receivers can do, so events queue. The lean receiver "
             "meets each of these goals.",
         )
-        for receiver, says in (("sdk", "the SDK's receivers"), ("lean", "the lean receiver"))
+        for receiver, says in (("sdk", "SDK"), ("lean", "lean receiver"))
         for rate, name, most in ((20, "p50", 40), (20, "p99", 120), (100, "p50", 60), (100, "p99", 200))
     ),
     *(
         Goal(
             benchmark=benchmark,
             key=key,
-            says=f"peak of the memory in MB: {says}",
+            says=f"most memory in MB: {says}",
             at_most=160,
             ratio=False,
             why=(
@@ -377,8 +386,8 @@ GOALS = (
             ),
         )
         for benchmark, key, says in (
-            ("relay", "peak_mb_large", "a worker of 100 leases that sends events of 40 KB"),
-            ("consume", "peak_mb_sdk", "a consumer of 10,000 sessions, the SDK's receivers"),
+            ("relay", "peak_mb_large", "worker of 100 leases, events of 40 KB"),
+            ("consume", "peak_mb_sdk", "consumer of 10,000 sessions, SDK"),
             ("consume", "peak_mb_lean", "... the lean receiver"),
         )
     ),

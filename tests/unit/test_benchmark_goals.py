@@ -56,7 +56,7 @@ def test_every_measured_figure_with_a_goal_is_judged():
 def test_the_benchmark_page_shows_median_lowest_and_highest_of_several_runs():
     runs = [{"ceiling_ratio": value, "backlog": []} for value in (3.5, 3.1, 3.3)]
     page = table({"figures": {"relay": merge(runs)}, "runs": {}})
-    assert "| 3.3 (3.1 to 3.5) | >= 3.0 |" in page
+    assert "| 3.3 (3.1-3.5) | >= 3.0 |" in page
 
 
 def test_the_benchmark_page_has_a_chart_of_each_growth_table():
