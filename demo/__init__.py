@@ -1,7 +1,8 @@
 """
-The main job on one machine: real processes, real HTTP, a worker and a consumer killed, and an audit of what arrived.
+A demo that runs the contacts example on one machine, kills a worker and a consumer, and checks that every event arrived.
 
-`stack` lists the processes, `child_processes` runs them, and `load` sends requests to the API. The `audit` of the test kit compares
-the answers of the API with the messages that the subscriber received (`received`), and `effects` compares them with the events that
-the consumers recorded. `view` shows progress, `report` the result, and `job` calls all of them in order.
+All programs run as real processes and talk over real HTTP. `stack` starts them, `child_processes` ends them, and `load` sends requests
+to the API. The `audit` of the test kit compares the answers of the API with the messages that the subscriber received (`received`).
+`effects` compares those answers with the events that the consumers recorded. `view` shows the progress, `report` shows the result, and
+`job` runs all these parts in order.
 """

@@ -1,5 +1,8 @@
 """
-`python -m demo`: the main job of the contacts example, end to end; `python -m demo run` keeps the whole stack up.
+The command line of the demo.
+
+`python -m demo demo` sends requests to the contacts example and checks every event, from the API to the subscriber.
+`python -m demo run` starts the same processes and keeps them running until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ def demo(
     servicebus: Annotated[str | None, typer.Option(help="Connection string; goes with --cosmos.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
-    """Drive the API, kill a worker half-way, and check that every event arrives once and in order."""
+    """Send requests to the API, kill a worker half-way, and check that every event arrives once and in order."""
     if workers == 1 and not no_kill:
         raise typer.BadParameter(
             "no worker could take over: use 2 or more, or --no-kill", param_hint="--workers"
@@ -63,7 +66,7 @@ def demo(
 
 @app.command()
 def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) -> None:
-    """Keep the whole stack up until Ctrl-C."""
+    """Start all processes of the contacts example, and keep them running until Ctrl-C."""
     try:
         socket.create_server(
             ("127.0.0.1", port)
@@ -75,7 +78,8 @@ def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) 
 
 
 def _bypass_proxies() -> None:
-    # Both SDKs obey proxy variables, and a proxy cannot reach the emulators on this machine.
+    # Both Azure SDKs obey the proxy variables of the environment. A proxy cannot reach the emulators on this machine,
+    # so connections to this machine are excluded from it.
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost")))
 

@@ -1,4 +1,4 @@
-"""Runs a command's work with its child processes: a signal ends them, and on a failure it prints the ends of their logs."""
+"""Run the work of a command that starts child processes: stop them at a signal, and print the ends of their logs after a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cosmos_outbox_testing.verify.child_processes import Child, ChildDied, Child
 
 
 class DemoFailed(Exception):
-    """The main job failed. `culprits` are the processes whose logs may say why."""
+    """The demo could not be finished. `culprits` are the processes whose logs may say why."""
 
     def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ Work = Callable[[Children, Path], Coroutine[Any, Any, int]]
 
 
 async def with_children(work: Work, console: Console) -> int:
-    """Return the exit code of the work, or 128 + the signal that ended it. Logs are kept unless it returned 0."""
+    """Do the work and return its exit code, or 128 + the number of the signal that ended it. The logs are deleted if the code is 0."""
     directory = Path(tempfile.mkdtemp(prefix="cosmos-outbox-"))
     code = 1
     try:
@@ -55,7 +55,7 @@ def show_tails(children: list[Child] | tuple[Child, ...], console: Console) -> N
 
 
 async def _until_signalled(work: Coroutine[Any, Any, int], children: Children) -> int:
-    # The work is a task of its own: a signal cancels the work, and not the end of the children afterwards.
+    # The work runs as a separate task, so that a signal cancels only the work. The caller then still stops the child processes.
     task = asyncio.ensure_future(work)
     received: list[int] = []
 

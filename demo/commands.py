@@ -1,4 +1,4 @@
-"""The commands `demo` and `run`: run the job or the stack, print, and return the exit code."""
+"""What the commands `demo` and `run` do: run the job or keep the processes up, print the result, and return the exit code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FOLLOW_SECONDS = 0.2
 
 
 async def demo(options: DemoOptions, *, as_json: bool) -> int:
-    """Do the main job. Return 0 only if no event was lost, duplicated or out of order, and no process died by itself."""
-    # With --json, stdout carries the one object and nothing else.
+    """Run the demo. Return 0 only if no event was lost, duplicated or out of order, and no process died by itself."""
+    # With --json, only the JSON object is written to stdout. Everything else goes to stderr.
     console = Console(stderr=True, force_terminal=False) if as_json else Console()
 
     async def work(children: Children, directory: Path) -> int:
@@ -54,7 +54,9 @@ def _about(options: DemoOptions) -> list[str]:
 
 
 async def run(options: StackOptions) -> int:
-    """Keep the stack up until it is interrupted, which counts as success. Print every message that the subscriber receives."""
+    """
+    Keep all processes up until Ctrl-C or SIGTERM, and return 0 then. Print every message that the subscriber receives.
+    """
     console = Console()
 
     async def work(children: Children, directory: Path) -> int:
@@ -97,13 +99,13 @@ async def _follow(stack: Stack, console: Console) -> None:
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """Return the `export` lines with the settings of a stack, for a shell."""
+    """Return shell `export` lines for the OUTBOX_ settings of a stack, so that commands in another terminal can use it."""
     settings = {name: text for name, text in environment.items() if name.startswith("OUTBOX_")}
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
 
 
 async def status_pages(programs: Sequence[Child]) -> str:
-    """Return the address of each worker's and consumer's status page, once all have logged theirs."""
+    """Wait until each worker and consumer has logged the address of its status page. Return the addresses, one a line."""
     while True:
         said = {
             one.name: re.findall(r"status page at (http\S+/)", one.log.read_text("utf-8")) for one in programs
@@ -125,7 +127,7 @@ fault control {stack.control}
 processes     {processes}
 logs          {logs}
 
-What each worker and consumer does, and what keeps it from going on, shows its status page:
+The status page of each worker and consumer shows what it does, and what stops it:
 {pages}
 
 Create a contact; its event is printed here when the subscriber receives it:

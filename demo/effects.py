@@ -1,8 +1,8 @@
 """
-The effects of events in the company directory, or in any other consumer, read from the consumer's container.
+Compare the committed events with what a consumer, such as the company directory, stored for them in its container.
 
-Every handler records one event, whose cause is the message that it handled. So the stored events of a consumer tell which message
-took effect, how often, and in which order.
+Every handler of the directory records one event, whose `causationId` is the id of the message that it handled. So the events in the
+consumer's container tell which messages took effect, how often, and in which order.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Effects:
     """
     The ids of events whose effects are wrong, by the kind of mistake.
 
-    `doubled` names every further effect of an event, `out_of_order` every event that took effect after a later one of its
-    entity, `unknown` every effect of an event that was never committed.
+    `lost` has the events that took no effect. `doubled` has an entry for every further effect of an event. `out_of_order` has the events
+    that took effect after a later event of the same entity. `unknown` has the ids of events that took effect but were never committed.
     """
 
     effects: int = 0
@@ -39,7 +39,7 @@ class Effects:
 
     @property
     def passed(self) -> bool:
-        """Say whether every event took effect exactly once, in order, and nothing else did."""
+        """Return whether every committed event took effect exactly once and in order, and no other event took effect."""
         return not (self.lost or self.doubled or self.out_of_order or self.unknown)
 
 
@@ -70,7 +70,9 @@ def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[s
 
 
 async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, stalled_seconds: float) -> int:
-    """Return the result of `count` once it reaches the expected number, or has stopped growing for a while."""
+    """
+    Call `count` until it returns the expected number, or has not grown for `stalled_seconds`. Return the last number.
+    """
     counted, deadline = -1, 0.0
     while counted < wanted:
         found = await count()

@@ -1,4 +1,4 @@
-"""The main job in order: load, kill a worker half-way, wait until all is delivered, and audit."""
+"""The steps of the demo: send the load, kill a worker half-way, wait until all events are delivered, and check them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUIET_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the demo. If nothing arrives for `stalled_seconds`, missing events count as lost."""
+    """The options of the demo. If no message arrives for `stalled_seconds`, the events that are missing then count as lost."""
 
     load: Load
     stack: StackOptions
@@ -38,7 +38,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of the audit, and other failures of the run."""
+    """The result of a demo: what the audit found, and which other problems the run had."""
 
     audit: Audit
     effects: Effects
@@ -49,17 +49,17 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Say whether every promise held."""
+        """Return whether every event was delivered and took effect once and in order, and the run had no other problem."""
         return self.audit.passed and self.effects.passed and not self.problems
 
 
 async def run_demo(options: DemoOptions, children: Children, directory: Path, progress: Progress) -> Outcome:
     """
-    Do the main job on a stack of its own.
+    Start all processes, run the demo on them, and return its result.
 
     Raises:
         ChildDied: a process ended by itself.
-        DemoFailed: the job could not reach its end.
+        DemoFailed: the demo could not be finished.
     """
     progress.children = children.all
     async with open_stack(children, directory, options.stack) as stack:
@@ -165,14 +165,14 @@ class _Job:
     async def _kill_half_way(self) -> list[Child]:
         await self._half_way.wait()
         consumers = self._stack.consumers[:1] if len(self._stack.consumers) > 1 else ()
-        for consumer in consumers:  # a consumer holds sessions, as each does under load
+        for consumer in consumers:  # under load, each consumer holds sessions, so any of them may be killed
             await consumer.kill()
             self._progress.notes.append(f"killed {consumer.name} (pid {consumer.pid}) with SIGKILL")
         return [await self._kill_worker(), *consumers]
 
     async def _kill_worker(self) -> Child:
         owners = await lease_owners(self._stack.leases)
-        # A worker without a lease has nothing to lose: killing it would prove nothing.
+        # Kill the worker that owns the most leases. To kill a worker without a lease would prove nothing.
         leases_of = {
             worker.name: [token for token, owner in owners.items() if owner == worker.name]
             for worker in self._stack.workers
@@ -213,8 +213,8 @@ class _Job:
         return []
 
     async def _wait_until_taken_over(self, killed: Sequence[Child]) -> list[str]:
-        # The new owner sends again what the dead one had sent since its last checkpoint. "No duplicates" means something only after
-        # that, when the broker has dropped the copies.
+        # The new owner of a lease sends again what the killed worker had sent since its last checkpoint, and the broker has to drop
+        # these copies. Wait for them before the audit counts duplicates: without them, "no duplicates" would prove nothing.
         gone = {child.name for child in killed}
         try:
             await wait_for_owners(

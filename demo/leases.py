@@ -1,4 +1,4 @@
-"""Who owns which lease, read from the lease container as any .NET tool would."""
+"""Read from the lease container which worker owns which lease, as a .NET tool for the change feed processor would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_SECONDS = 0.25
 
 
 async def lease_owners(container: ContainerProxy) -> Owners:
-    """Return the owner of each lease by its range, None for one without an owner."""
+    """Return the owner of each lease, by the lease's token. The owner is None if no worker owns the lease."""
     documents = [document async for document in container.read_all_items()]
     return {
         str(document["LeaseToken"]): document.get("Owner") or None
@@ -26,10 +26,10 @@ async def wait_for_owners(
     container: ContainerProxy, satisfied: Callable[[Owners], bool], *, timeout_seconds: float
 ) -> Owners:
     """
-    Wait until the owners satisfy a condition, and return them.
+    Read the owners of the leases until they satisfy a condition, and return them.
 
     Raises:
-        TimeoutError: they do not satisfy it in time.
+        TimeoutError: the owners do not satisfy the condition in time.
     """
     async with asyncio.timeout(timeout_seconds):
         while True:

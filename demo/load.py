@@ -1,5 +1,5 @@
 """
-The load: contacts created and changed over HTTP, each contact's changes one after another, many contacts at once.
+The load of the demo: create and change many contacts at once over HTTP. The changes of one contact are sent one after another.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ REFUSED_FOR_NOW = {429, 503}
 
 
 class LoadFailed(Exception):
-    """The API did not answer a request with success."""
+    """The API answered a request of the load with an error, or could not be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One request: `path` is relative to the contact, empty for its creation."""
+    """One request to the API. `path` is relative to the URL of the contact, and empty for the request that creates it."""
 
     path: str
     body: dict[str, Any]
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much to do; the same seed gives the same requests."""
+    """How many contacts and changes to send, and how many at once. The same seed gives the same requests."""
 
     contacts: int
     changes: int  # changes of each contact; its creation is the first
@@ -57,7 +57,7 @@ OnCommit = Callable[[Sequence[CommittedEvent]], None]
 
 
 def changes_of(contact: int, load: Load) -> Iterator[Change]:
-    """Return a contact's requests in order; each one alters something, so each raises an event."""
+    """Return the requests that create and change a contact, in order. Each request changes a value, so each raises an event."""
     chance = random.Random(f"{load.seed}/{contact}")
     email = f"contact{contact}@example.com"
     yield Change(
@@ -98,10 +98,10 @@ def _company(chance: random.Random, number: int) -> dict[str, str]:
 
 async def drive(url: str, load: Load, on_commit: OnCommit) -> None:
     """
-    Send the load. Report the events of each response as soon as it succeeded.
+    Send all requests of the load. Call `on_commit` with the events that each successful response names, as soon as it arrives.
 
     Raises:
-        LoadFailed: a response was no success, or the API could not be reached.
+        LoadFailed: the API answered a request with an error, or could not be reached.
     """
     waiting = iter(range(load.contacts))
     try:

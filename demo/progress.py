@@ -1,4 +1,4 @@
-"""The counters of a running demo, which the view shows."""
+"""The counters and states of a running demo, which `view` shows on the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demo.leases import Owners
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Current counters and states: the job writes them, a view reads them."""
+    """The current counters and states of a demo. The job changes them while it runs, and the view reads them to show them."""
 
     contacts_wanted: int
     phase: str = "starting"

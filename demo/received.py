@@ -1,4 +1,4 @@
-"""Read the subscriber's record while it grows: the evidence of the audit."""
+"""Read the file in which the subscriber records each received message. The audit uses these records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from examples.contacts.received import ReceivedMessage
 
 
 class RecordReader:
-    """A record file that is read while it grows. A line that is not complete yet is read the next time."""
+    """Reads the subscriber's file while the subscriber writes to it. A line that is not complete yet is read by a later call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def read_new(self) -> list[ReceivedMessage]:
-        """Return the records written since the last call; none while the file does not exist."""
+        """Return the records that were written since the last call. While the file does not exist, return an empty list."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:

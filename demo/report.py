@@ -13,7 +13,7 @@ _SHOWN_IDS = 10
 
 
 def to_json(outcome: Outcome) -> str:
-    """Return the counts as one line of JSON."""
+    """Return the counts of a demo as one line of JSON."""
     audit, effects = outcome.audit, outcome.effects
     return json.dumps(
         {
@@ -36,7 +36,7 @@ def to_json(outcome: Outcome) -> str:
 
 
 def table(outcome: Outcome) -> Table:
-    """Return the counts as a table."""
+    """Return the counts of a demo as a table for the terminal."""
     audit = outcome.audit
     result = Table("", "", show_header=False, title="passed" if outcome.passed else "FAILED")
     result.columns[1].justify = "right"
@@ -54,7 +54,7 @@ def table(outcome: Outcome) -> Table:
 
 
 def explain(outcome: Outcome, console: Console) -> None:
-    """Return the failures, with the details that help to find the cause."""
+    """Print each failure of a demo, with the ids of the events that were lost, duplicated or out of order."""
     for problem in outcome.problems:
         console.print(problem, style="red", highlight=False)
     for name, ids in _wrong(outcome).items():

@@ -1,5 +1,7 @@
 """
-The local stack: emulators, API, workers, subscriber and consumers as separate processes that only their environment connects.
+Start the stack of the demo: emulators, API, workers, subscriber and consumers.
+
+Each is a process of its own. The processes find each other only through the settings in their environment.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _TOPICS = {
             "dedup_window_s": 600,
             "subscriptions": [
                 {"name": "all", **_SUBSCRIPTION, "lock_s": 30},
-                # The shortest lock of Service Bus, because a frozen consumer keeps its sessions for as long as the lock.
+                # Five seconds is the shortest lock that Service Bus allows. A consumer that hangs keeps its sessions for as long
+                # as the lock lasts, so a short lock keeps the demo short.
                 {"name": DIRECTORY, **_SUBSCRIPTION, "lock_s": 5},
             ],
         },
@@ -41,7 +44,7 @@ _TOPICS = {
         },
     ]
 }
-# Microsoft's Service Bus emulator accepts ten connections in all: the lanes of two workers, and the receivers.
+# Microsoft's Service Bus emulator accepts only ten connections. These small numbers let two workers and the receivers share them.
 _FEW_LANES = {"OUTBOX_LANES": "2"}
 _FEW_RECEIVERS, _RECEIVERS = "4", "200"
 
@@ -49,7 +52,8 @@ _FEW_RECEIVERS, _RECEIVERS = "4", "200"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
     """
-    The intervals of the leases. They are far shorter than the defaults, so that a demo need not wait for a minute.
+    How long the leases of the demo last. It is far shorter than the default of 60 s, so that the demo need not wait a minute
+    until another worker takes over the leases of the killed one.
     """
 
     expiration_seconds: float = 4
@@ -61,7 +65,7 @@ class LeaseTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
     """
-    A Cosmos DB account and a Service Bus namespace that run already, such as Microsoft's emulators, by connection string.
+    The connection strings of a Cosmos DB account and a Service Bus namespace that run already, such as Microsoft's emulators.
     """
 
     cosmos: str
@@ -70,10 +74,10 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """The options of a stack."""
+    """What to start for a demo: which emulators, how many workers and consumers, and with which settings."""
 
     accounts: Accounts | None = None  # None: start this project's emulators, with so many `partitions`
-    # The arguments for Python that start the emulators.
+    # the arguments after `python` that start the emulators
     emulators: tuple[str, ...] = ("-m", "cosmos_outbox_emulators")
     partitions: int = 2
     workers: int = 2
@@ -97,13 +101,13 @@ class Stack:
     children: Children
     workers: tuple[Child, ...]
     consumers: tuple[Child, ...]
-    # The environment of every process but the emulators; workers and consumers also get a name
+    # the environment variables of every process but the emulators; each worker and consumer gets its name in addition
     environment: Mapping[str, str]
     leases: ContainerProxy
     directory: ContainerProxy
 
     async def replace_what_dies(self, told: Callable[[Child], None]) -> None:
-        """Start each worker and consumer again that dies by itself, as a platform does."""
+        """Start each worker and consumer that dies by itself again, as Kubernetes would. Call `told` with each process that died."""
         start = {worker.name: start_worker for worker in self.workers}
         start |= {consumer.name: start_consumer for consumer in self.consumers}
         async with asyncio.TaskGroup() as group:
@@ -115,10 +119,12 @@ class Stack:
 @asynccontextmanager
 async def open_stack(children: Children, directory: Path, options: StackOptions) -> AsyncIterator[Stack]:
     """
-    Start everything and wait until the API answers; the processes end with `children`, not with this context.
+    Start all processes of the demo, wait until the API answers, and yield them as a stack.
+
+    The processes go on when this context ends. They end when the context of `children` ends.
 
     Raises:
-        ChildDied: one could not start; its log says why.
+        ChildDied: a process could not start. Its log says why.
     """
     base = _clean_environment()
     if options.accounts is None:
@@ -151,7 +157,8 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     await children.start(
         "subscriber",
         ("-m", "examples.contacts", "subscriber", "--record", str(record)),
-        # A receiver spends about two seconds on a session, however few messages it has, and the load opens some fifty a second.
+        # A receiver needs about two seconds for a session, even if the session has one message only. The load opens about fifty
+        # sessions a second, so the subscriber needs many receivers.
         env={**env, "OUTBOX_RECEIVERS": _FEW_RECEIVERS if options.accounts else _RECEIVERS},
     )
     workers = [
@@ -182,7 +189,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
 
 
 async def start_worker(children: Children, name: str, environment: Mapping[str, str]) -> Child:
-    """Start one worker; its name is the owner that its leases show."""
+    """Start one worker process. Its leases show its name as their owner."""
     return await children.start(
         name, ("-m", "cosmos_outbox_worker", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name}
     )
@@ -191,14 +198,14 @@ async def start_worker(children: Children, name: str, environment: Mapping[str, 
 async def start_consumer(
     children: Children, name: str, environment: Mapping[str, str], consumer: str = DIRECTORY_CONSUMER
 ) -> Child:
-    """Start one process of a consumer that writes to the directory's container."""
+    """Start one process of a consumer. It receives from the directory's subscription and writes to the directory's container."""
     own = {**OF_CONSUMERS, "OUTBOX_INSTANCE_NAME": name}
     arguments = ("-m", "cosmos_outbox_worker", "consume", consumer)
     return await children.start(name, arguments, env={**environment, **own})
 
 
 def _clean_environment() -> dict[str, str]:
-    # Settings meant for a real account must not reach a process of the demo.
+    # Leave out the OUTBOX_ settings of this shell: they may name a real account, which no process of the demo may use.
     return {name: value for name, value in os.environ.items() if not name.upper().startswith("OUTBOX_")}
 
 
@@ -221,7 +228,7 @@ def _environment(cosmos: str, servicebus: str, options: StackOptions) -> dict[st
 
 
 async def _wait_until_healthy(api_url: str) -> None:
-    # The socket listens before the application has started, so one request waits for the start.
+    # The API's socket accepts connections before the application has started. So the answer to one request shows that it has started.
     timeout = aiohttp.ClientTimeout(total=60)
     async with (
         aiohttp.ClientSession(api_url, timeout=timeout, raise_for_status=True) as session,

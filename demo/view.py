@@ -1,4 +1,4 @@
-"""Show a running demo: a live picture on a terminal, one line a second anywhere else."""
+"""Show the progress of a running demo: as a live picture on a terminal, as one line a second where the output is no terminal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _print_notes(progress: Progress, console: Console, noted: int) -> int:
 
 
 def line(progress: Progress) -> str:
-    """Return the state in one line."""
+    """Return the progress of the demo as one line of text."""
     owners = " ".join(f"{token}:{owner or '-'}" for token, owner in progress.owners.items()) or "none yet"
     return (
         f"{progress.phase}: contacts {progress.contacts_written}/{progress.contacts_wanted}, "
@@ -69,7 +69,7 @@ def line(progress: Progress) -> str:
 
 
 def picture(progress: Progress) -> RenderableType:
-    """Return the state as a picture."""
+    """Return the progress of the demo as a table of counters and a table of processes, for a terminal."""
     counts = Table.grid(padding=(0, 2))
     counts.add_row("phase", Text(progress.phase, style="bold"))
     counts.add_row(
