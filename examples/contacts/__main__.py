@@ -1,4 +1,4 @@
-"""The example's programs: `python -m examples.contacts api | subscriber | provision`."""
+"""The command line of the contacts example: `python -m examples.contacts api`, `subscriber` or `provision`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 is
 
 def listening(host: str, port: int) -> socket.socket:
     """
-    Return a socket whose connections send what they have at once: asyncio sees to that only where it opens the socket itself, and
-    the second answer of a connection would wait 40 ms for the client's ACK.
+    Return a listening socket with TCP_NODELAY, so that its connections send each answer at once.
+
+    asyncio sets TCP_NODELAY only on sockets that it opened itself. Without it, the second answer on a connection waits 40 ms for
+    the client's ACK.
     """
     listener = socket.create_server((host, port), backlog=128)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,7 +62,7 @@ def api(
     url = f"http://{host}:{listener.getsockname()[1]}"
     sys.stdout.write((json.dumps({"url": url}) if as_json else f"{url}/docs") + "\n")
     sys.stdout.flush()
-    # After a clean stop uvicorn raises the signal again. Without this handler the exit code would say "killed".
+    # After a clean stop, uvicorn raises SIGTERM again. This handler lets the process exit with code 0 instead of being killed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = uvicorn.Server(uvicorn.Config(application, access_log=False, log_config=None))
     with exporting("contacts-api", application, signs_in=settings.cosmos_endpoint is not None):
@@ -115,7 +117,7 @@ def _read(kind: type[S]) -> S:
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)
-    # In an outage these loggers warn of each retry, while the API logs each failed request.
+    # In an outage the SDK would log a warning for each retry. They are silenced, because the API logs each request that failed.
     logging.getLogger("azure.cosmos").setLevel(logging.CRITICAL)
 
 

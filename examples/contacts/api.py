@@ -57,11 +57,11 @@ operations = APIRouter(tags=["operations"])
 
 def create_app(settings: Settings | None = None, *, store: Store | None = None) -> FastAPI:
     """
-    Return the application; it opens its clients when it starts and closes them when it stops.
+    Return the FastAPI application. It opens its Cosmos DB client when it starts and closes it when it stops.
 
     Args:
-        settings: where Cosmos DB is; `Settings()` by default.
-        store: replaces Cosmos DB, for tests.
+        settings: name the Cosmos DB account, database and container. Defaults to `Settings()`, which reads the environment.
+        store: a store that tests use in place of Cosmos DB. Defaults to none.
     """
 
     @asynccontextmanager
@@ -70,7 +70,8 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
             app.state.outbox = Outbox(opened)
             yield
 
-    # A package brings the scripts of the documentation page. Without them the page is blank where there is no internet.
+    # The scripts of the page /docs come from the package fastapi_swagger. FastAPI's own page loads them from the internet, so it
+    # would be blank on a machine without internet.
     app = FastAPI(
         title="Contacts",
         version="1",
@@ -151,12 +152,13 @@ async def _changing(uow: UnitOfWorkNeeded, check: Conditions, response: Response
     return change
 
 
-# A change needs a unit of work and the request's conditions, and sets the headers of its answer.
+# An operation that changes a contact depends on this. It gets a function that reads the contact, checks the If-Match conditions of
+# the request, applies the change, commits, and sets the headers of the answer.
 Change = Annotated[_Change, Depends(_changing)]
 
 
 class Health(BaseModel):
-    """The process is up."""
+    """The answer of /healthz, which says that the process is up."""
 
     status: str = "ok"
 
@@ -217,7 +219,7 @@ async def get_contact(
     return _shown(contact, response)
 
 
-# PUT …/name addresses the resource. Clients of Microsoft's sample call POST …/update-name instead.
+# Each change has two routes: PUT …/name addresses the resource, and clients of Microsoft's sample call POST …/update-name.
 @contacts.post("/{contact_id}/update-name", operation_id="updateContactNamePost")
 @contacts.put("/{contact_id}/name", operation_id="updateContactName")
 async def update_name(contact_id: ContactId, body: NewName, change: Change) -> ContactView:
@@ -250,7 +252,7 @@ async def update_company(contact_id: ContactId, body: NewCompany, change: Change
 async def delete_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> None:
-    """Delete a contact. Its document stays, marked as deleted, and requests no longer return it. ETag is that document's."""
+    """Delete a contact. Its document stays, marked as deleted, and requests no longer return it. The ETag is of the marked document."""
     deleted = await service.change(uow, str(contact_id), check, Contact.delete)
     _report_commit(deleted, response)
     set_etag(response, deleted.contact)

@@ -1,4 +1,4 @@
-"""BodyLimit: refuses a request whose body is too large before the application reads it."""
+"""BodyLimit: an ASGI middleware that refuses a request whose body is too large before the application reads the whole body."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ MOST_BYTES = 2 * 1024 * 1024  # Cosmos DB takes no larger document or batch
 
 class BodyLimit:
     """
-    Answers 413 to a larger body: at once if the request states its length, otherwise when it has received too many bytes.
+    Has a request whose body is too large answered with 413.
+
+    If the request has a Content-Length, it is refused at once. Otherwise it is refused when too many bytes have arrived.
 
     Args:
-        app: the application.
-        most_bytes: the largest body. Defaults to 2 MB.
+        app: the application that handles the other requests.
+        most_bytes: how large a body may be. Defaults to 2 MB.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES) -> None:
@@ -27,7 +29,8 @@ class BodyLimit:
 
         async def receive_within() -> Message:
             nonlocal received
-            # The code that reads the body raises this, so that the application's own handler answers it.
+            # The check runs when the application reads the body. So the exception is raised inside the application, whose
+            # exception handler then writes the answer.
             self._check(received)
             message = await receive()
             if not announced:

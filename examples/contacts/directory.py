@@ -1,9 +1,9 @@
 """
-The company directory: who works where, kept from the events of the contacts in a container of its own.
+The company directory: a consumer of the contacts' events that keeps, in a container of its own, who works where.
 
     cosmos-outbox consume examples.contacts.directory:consumer
 
-Each event changes one entry, which records an event of its own for those who follow the directory.
+Each event of a contact changes one entry of the directory. The entry then records an event of its own, for consumers of the directory.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from examples.contacts.domain import (
 
 
 class DirectoryChangedEvent(DomainEvent):
-    """An entry of the directory is new, changed, or hidden."""
+    """An entry of the directory was listed, changed or removed."""
 
     contact_id: str
     change: Literal["listed", "changed", "removed"]
 
 
 class DirectoryEntry(Entity):
-    """One person in the directory; its id is the contact's."""
+    """A person in the directory. The entry has the same id as the contact."""
 
     full_name: str
     email: str | None = None
@@ -99,5 +99,6 @@ async def removed(event: ContactDeletedEvent, message: Message, uow: UnitOfWork)
 
 
 async def _entry_of(event: ContactEvent, uow: UnitOfWork) -> DirectoryEntry:
-    # A missing entry parks the key: the directory is newer than the contact, and an operator has to replay the contact's events.
+    # If the entry is missing, `read` raises and the partition key is parked. That happens when the directory was started after the
+    # contact was created. An operator then has to replay the contact's events.
     return await uow.repository(DirectoryEntry).read(event.contact_id)

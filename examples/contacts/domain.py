@@ -1,4 +1,4 @@
-"""The domain: a contact, and the events that report what happened to it."""
+"""The domain of the contacts example: a contact, and the events that report what happened to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic.alias_generators import to_camel
 
 from cosmos_outbox import DomainEvent, SoftDeletable
 
-# The rules of Microsoft's sample, also for an address: a stricter one would refuse to read what its program stored.
+# These are the rules of Microsoft's sample, also for e-mail addresses. Stricter rules would make this example refuse to read
+# contacts that the program of the sample stored.
 NameText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 CompanyName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=250)]
 DescriptionText = Annotated[str, StringConstraints(max_length=500)]
@@ -43,7 +44,9 @@ class Company(_Value):
 
 
 class ContactState(_Value):
-    """A contact as its first event tells it; the .NET program omits what is null."""
+    """
+    A contact as the event of its creation describes it. Microsoft's .NET program omits fields that are null, so they have defaults.
+    """
 
     id: str
     name: Name
@@ -63,7 +66,10 @@ class ContactCreatedEvent(ContactEvent):
 
 
 class ContactUpdatedEvent(ContactEvent):
-    """One part of a contact changed. A new contact has no such event, because its creation reports all parts."""
+    """
+    The base class of the events that report a change to one part of a contact. In the commit that creates a contact, such an event is
+    left out, because the event of the creation reports all parts.
+    """
 
     implied_by_creation = True
 
@@ -89,7 +95,7 @@ class ContactDeletedEvent(ContactEvent):
 
 
 class Contact(SoftDeletable):
-    """A person; its methods change it and record the event that says so."""
+    """A person and how to reach them. Each method that changes the contact also records the event that reports the change."""
 
     name: Name
     description: DescriptionText = ""

@@ -1,5 +1,5 @@
 """
-The JSON of requests and answers: contacts in the nested form, and in the flat one of Microsoft's sample.
+The JSON of the API's requests and answers. Requests may have the nested form, or the flat form of Microsoft's sample.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Body(BaseModel):
 class NameBody(Name):
     """The name of a contact."""
 
-    # The domain's class allows extra fields, for documents of newer programs.
+    # `Name` of the domain allows extra fields, because newer programs may have stored them. A request must not have any.
     model_config = ConfigDict(extra="forbid")
 
 
@@ -72,7 +72,7 @@ class NewCompany(_Body):
 
 
 class ContactView(ContactState):
-    """A contact as it is stored."""
+    """A contact as the API returns it."""
 
     deleted: bool = Field(default=False, exclude=True)  # the API does not show a deleted contact
     version: int = Field(description="How many commits changed the contact.")
@@ -86,7 +86,7 @@ class ContactView(ContactState):
 
 
 class ContactPage(BaseModel):
-    """A page of contacts."""
+    """A page of the list of contacts, with the token for the next page."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 

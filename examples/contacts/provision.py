@@ -1,5 +1,5 @@
 """
-Creates the database and containers of the local stack. On Azure the infrastructure does this, never a worker.
+Create the database and containers of the contacts example on an emulator. On Azure, the templates in `infra` create them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ async def provision(
     directory: str = "directory",
 ) -> None:
     """Create the database and its containers where they do not exist yet."""
-    # -1: documents without a `ttl` of their own never expire. With time to live off, sent events would stay for ever.
+    # -1 turns time to live on: events expire by their own `ttl`, and documents without a `ttl` never expire. Without the setting,
+    # Cosmos DB would ignore the `ttl` of events and keep them for ever.
     async with CosmosClient.from_connection_string(connection_string) as client:
         made = await client.create_database_if_not_exists(database)
         for container in (data, directory):
@@ -26,5 +27,5 @@ async def provision(
                 container, PartitionKey("/partitionKey"), default_ttl=-1
             )
         await made.create_container_if_not_exists(leases, PartitionKey("/id"), default_ttl=-1)
-        # No time to live at all: a held event waits until an operator decides, however long that takes.
+        # The parked store has no time to live, because a held event has to wait until an operator decides what to do with it.
         await made.create_container_if_not_exists(parked, PartitionKey("/partitionKey"))

@@ -1,4 +1,4 @@
-"""The subscriber's record: one line of JSON for each message, in the order received."""
+"""The file in which the subscriber records what it received: one line of JSON for each message, in order of receipt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """One delivery of a message; a second delivery of the same message is a second record."""
+    """The record of one delivery of a message. If the same message is delivered twice, it has two records."""
 
     message_id: str
     session_id: str

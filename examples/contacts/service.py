@@ -1,4 +1,4 @@
-"""The use cases: each reads, changes and commits contacts in one unit of work."""
+"""The use cases of the contacts example. Each one creates or changes a contact and commits it in one unit of work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from examples.contacts.domain import Contact
 
 
 class ContactsUnitOfWork(UnitOfWork):
-    """A unit of work with the repository of contacts at hand."""
+    """A unit of work with an attribute for the repository of contacts."""
 
     @property
     def contacts(self) -> Repository[Contact]:
@@ -19,14 +19,14 @@ class ContactsUnitOfWork(UnitOfWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A contact as it is now stored, and the commit that stored it."""
+    """A contact after a commit, and the commit that stored it."""
 
     contact: Contact
     commit: Commit
 
 
 async def create(uow: ContactsUnitOfWork, contact: Contact) -> Changed:
-    """Store a new contact."""
+    """Commit a new contact together with the event of its creation."""
     uow.contacts.create(contact)
     return Changed(contact=contact, commit=await uow.commit())
 
@@ -38,11 +38,17 @@ async def change(
     apply: Callable[[Contact], None],
 ) -> Changed:
     """
-    Change a contact that passes a check.
+    Read a contact, check it, change it, and commit it.
+
+    Args:
+        uow: the unit of work of the request.
+        contact_id: names the contact.
+        check: raises an error if the contact may not be changed, such as for an If-Match that does not match.
+        apply: changes the contact.
 
     Raises:
-        NotFound: there is none, or it was deleted.
-        PreconditionFailed: another caller changed it at the same moment.
+        NotFound: the contact does not exist, or was deleted.
+        PreconditionFailed: another caller changed the contact at the same time.
     """
     contact = await uow.contacts.read(contact_id)
     check(contact)

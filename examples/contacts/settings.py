@@ -1,4 +1,4 @@
-"""Settings of both programs: the environment, read once."""
+"""The settings of the API and of the subscriber, read from OUTBOX_ environment variables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _FromEnvironment(BaseSettings):
         try:
             super().__init__(**values)  # type: ignore[arg-type] # values for fields, as pydantic-settings takes them
         except ValidationError as error:
-            # Without the given value, which may be a secret.
+            # Leave the given value out of the error, because it may be a secret.
             mistakes = error.errors(include_url=False, include_input=False)
             lines = [
                 ": ".join([*(f"{PREFIX}{str(name).upper()}" for name in each["loc"]), each["msg"]])
@@ -29,7 +29,7 @@ class _FromEnvironment(BaseSettings):
 
 
 class Settings(_FromEnvironment):
-    """The settings of the API. `Settings()` raises ConfigurationError, which names each variable that is wrong."""
+    """The settings of the API. `Settings()` raises a ConfigurationError that names each environment variable that is wrong."""
 
     cosmos_connection_string: SecretStr | None = Field(default=None, description="Account with its key.")
     cosmos_endpoint: str | None = Field(
@@ -46,7 +46,7 @@ class Settings(_FromEnvironment):
 
 
 class SubscriberSettings(_FromEnvironment):
-    """The settings of the subscriber: where it receives, and how many sessions it holds at once."""
+    """The settings of the subscriber: from which subscription it receives, and how many sessions it holds at once."""
 
     servicebus_connection_string: str
     servicebus_transport: Literal["tcp", "websockets"] = "tcp"

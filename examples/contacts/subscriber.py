@@ -1,9 +1,9 @@
 """
-The session subscriber: holds many sessions at once, takes each one's messages in order, records, then completes.
+The subscriber of the contacts example: it receives the messages of many sessions at once, and those of each session in order.
 
-The SDK has no session processor, so receivers ask for "the next session that has messages" in a loop, drain it, and
-move on. Opening and closing a receiver takes about a second even locally: many of them run side by side, and a
-session is held a little longer than its messages last, so that the next change of the same contact finds it open.
+The Python SDK has no session processor. So each receiver runs a loop: it accepts the next session that has messages, receives them
+all, and closes the session. To open and close a session takes about a second even on one machine. Therefore many receivers run side
+by side, and a receiver keeps a session for a moment after its last message, in case the same contact changes again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Record = Callable[[ReceivedMessage], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimes:
-    """How long a receiver waits for a session, and for one more message of the session it holds."""
+    """How long a receiver waits for a session and for the next message of a session, and when it renews the session's lock."""
 
     accept_seconds: float = 20
     idle_seconds: float = 0.5
@@ -46,14 +46,15 @@ class SessionTimes:
 
 async def subscribe(settings: SubscriberSettings, record: Record, times: SessionTimes | None = None) -> None:
     """
-    Receive until cancelled; a message is recorded before it is completed, so no completed one can be missing.
+    Receive messages until cancelled. Each message is recorded before it is completed, so the record has every completed message.
     """
     by: dict[str, Any] = {}
     if settings.servicebus_transport == "websockets":
         host = parse_connection_string(settings.servicebus_connection_string).fully_qualified_namespace
         named = proxy_for("https", host)  # the SDK does not read the proxy variables
         by = {"websockets": True, "proxy": named if named is None or "://" in named else f"http://{named}"}
-    # A client without retries: the SDK retries an accept that found no session, which turns 20 s of waiting into minutes.
+    # This client does not retry. With retries, the SDK would ask again each time it found no session, and 20 s of waiting would
+    # become minutes.
     client = open_service_bus_client(connection_string=settings.servicebus_connection_string, **by)
     async with client:
         receivers = [
@@ -65,7 +66,8 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
             for receiver in ended:
                 receiver.result()
         finally:
-            # A TaskGroup cancels once, and would wait for ever where the SDK loses a cancellation.
+            # `end` cancels the receivers again and again, because the SDK sometimes swallows a cancellation. A TaskGroup cancels its
+            # tasks only once, and would then wait for ever.
             await end(set(receivers))
 
 
@@ -85,7 +87,8 @@ async def _receive_sessions(
         except OperationTimeoutError:
             continue  # the broker found no session with a message
         except ServiceBusError as error:
-            # A lost lock or connection: the broker delivers unfinished messages again, to the next holder of the session.
+            # The lock or the connection was lost. The broker delivers the messages that were not completed again, to the receiver
+            # that accepts the session next.
             logger.warning("subscriber.receive_failed", extra={"error": repr(error)})
             await asyncio.sleep(0.5)
 
@@ -93,8 +96,8 @@ async def _receive_sessions(
 async def _drain(
     receiver: ServiceBusReceiver, settings: SubscriberSettings, record: Record, times: SessionTimes
 ) -> None:
-    # One message at a time: unused credit of one call lets messages arrive before the next call, and the SDK releases
-    # them. The broker has already sent the next message by then, so the session would come out of order.
+    # Ask for one message at a time. If a call asked for more than it gets, the broker could deliver messages between two calls. The
+    # SDK would give these back when the broker has already sent later ones, so the session would come out of order.
     while messages := await receiver.receive_messages(1, max_wait_time=times.idle_seconds):
         with processing(messages[0], topic=settings.topic, subscription=settings.subscription):
             record(_received(messages[0], time.time_ns()))
@@ -131,7 +134,7 @@ def _created_at(message: ServiceBusReceivedMessage) -> str | None:
 
 
 def _text(value: Any) -> str:
-    # The SDK hands symbols and strings of AMQP over as bytes.
+    # The SDK returns the names and string values of application properties as bytes.
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -140,11 +143,11 @@ def _number(value: Any) -> int | None:
 
 
 async def run_until_stopped(settings: SubscriberSettings, record_file: Path) -> None:
-    """Subscribe until SIGTERM or SIGINT, appending one line a message to the record file."""
+    """Receive messages until SIGTERM or SIGINT, and append one line to the record file for each message."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    # Unbuffered, so that a line is in the file before its message is completed, even if this process then dies.
+    # The file is unbuffered, so that a line is in the file before its message is completed, even if this process dies right then.
     with record_file.open("ab", buffering=0) as file:
 
         def record(message: ReceivedMessage) -> None:

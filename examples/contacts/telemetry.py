@@ -1,6 +1,8 @@
 """
-Telemetry: spans go out by OTLP over HTTP where the standard `OTEL_…` variables say where to, and to Application Insights where its
-connection string is set; without either, nowhere.
+Export OpenTelemetry spans to an OTLP endpoint or to Application Insights.
+
+Spans are sent by OTLP over HTTP if an `OTEL_EXPORTER_OTLP_…ENDPOINT` variable is set, and to Application Insights if
+`APPLICATIONINSIGHTS_CONNECTION_STRING` is set. If neither is set, no spans are sent.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 @contextmanager
 def exporting(service: str, application: FastAPI | None = None, *, signs_in: bool = False) -> Iterator[None]:
     """
-    Export the spans of this process while the block lasts; the last ones are sent at its end.
+    Export the spans of this process while the `with` block runs. At its end, the spans that still wait are sent.
 
     Args:
-        service: the process's name, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` gives another.
-        application: gets a span for each request, in which the trace of the events that it causes begins.
-        signs_in: whether Application Insights is told who sends, by the default Azure credential.
+        service: the service name of the spans, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` gives another.
+        application: a FastAPI application. Each of its requests gets a span, and the events of the request belong to its trace.
+        signs_in: whether the exporter signs in to Application Insights with the default Azure credential.
     """
     with ExitStack() as stack:
         exporters: list[SpanExporter] = []
@@ -50,17 +52,17 @@ def exporting(service: str, application: FastAPI | None = None, *, signs_in: boo
 
 
 def _to_azure_monitor(stack: ExitStack, *, signs_in: bool) -> SpanExporter:
-    # These imports take half a second, and only a program on Azure needs them.
+    # Import these here, because they take half a second and only a program on Azure needs them.
     from azure.identity import DefaultAzureCredential  # noqa: PLC0415
     from azure.monitor.opentelemetry.exporter import AzureMonitorTraceExporter  # noqa: PLC0415
 
-    # Otherwise the exporter sends statistics about itself to Microsoft, and reads settings from there.
+    # Without these settings, the exporter sends statistics about itself to Microsoft and fetches settings from Microsoft.
     for name in ("CONTROLPLANE_DISABLED", "SDKSTATS_DISABLED", "STATSBEAT_DISABLED_ALL"):
         os.environ.setdefault(f"APPLICATIONINSIGHTS_{name}", "true")
     exporter: SpanExporter = AzureMonitorTraceExporter(
         connection_string=os.environ[AZURE_MONITOR],
         credential=stack.enter_context(DefaultAzureCredential()) if signs_in else None,
-        # The exporter would keep unsent telemetry on disk, and the file system is read-only.
+        # The exporter would write unsent telemetry to disk, which fails because the container's file system is read-only.
         disable_offline_storage=True,
     )
     return exporter
@@ -69,7 +71,7 @@ def _to_azure_monitor(stack: ExitStack, *, signs_in: bool) -> SpanExporter:
 def _begin_traces(application: FastAPI) -> None:
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor  # noqa: PLC0415
 
-    # Each request is one span, without spans for its parts. Health probes get none.
+    # Create one span for each request. Leave out the spans for receiving and sending its parts, and the spans of health probes.
     FastAPIInstrumentor.instrument_app(
         application, excluded_urls="healthz", exclude_spans=["receive", "send"]
     )

@@ -1,7 +1,8 @@
 """
-A publisher to Azure Event Hubs: the worked example of an adapter of your own.
+A publisher to Azure Event Hubs: an example of how to write an adapter for another broker.
 
-Checked: azure-eventhub 5.15.1, unmodified, sends to the Service Bus emulator of this project, which speaks the same AMQP and is no
-event hub: its batches, sizes, partition keys and reconnections are real, and so are the errors that an event hub shares with a topic.
-Never tried: the service itself, its throttling and quotas, how it spreads partition keys, and signing in with Microsoft Entra.
+What the tests check: azure-eventhub 5.15.1 sends to this project's Service Bus emulator, which speaks the same AMQP as an event hub.
+This shows that batches, message sizes, partition keys, reconnections, and the errors that topics and event hubs share are handled.
+
+What was never tried: Event Hubs itself, its throttling and quotas, how it spreads partition keys, and signing in with Microsoft Entra.
 """

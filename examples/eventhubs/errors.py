@@ -1,4 +1,4 @@
-"""The one place that translates exceptions of the Event Hubs SDK."""
+"""Translate exceptions of the Event Hubs SDK into errors of this library."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 
 BUSY_SECONDS = 4.0  # the wait that the service asks for when it throttles
 
-# The SDK cuts an AMQP condition before its first colon.
+# The Event Hubs SDK removes the part of an AMQP error condition up to the first colon ("amqp:", "com.microsoft:"), so it is missing here.
 _REJECTED = {"link:message-size-exceeded", "decode-error", "invalid-field", "not-allowed", "not-implemented"}
 _REJECTED |= {"argument-error", "argument-out-of-range"}
 _NO_HUB = {"not-found", "entity-disabled", "unauthorized-access"}
 
 
 def publish_error(error: EventHubError) -> PublishError:
-    """Return this library's error for an error of the SDK."""
+    """Return the error that a publisher of this library raises for an error of the Event Hubs SDK."""
     said = " ".join(str(error).split())
     if error.error in _REJECTED:
-        return MessageRejected(f"The event hub will not take this message: {said}")
+        return MessageRejected(f"The event hub refused this message and will never accept it: {said}")
     if error.error in _NO_HUB or isinstance(error, AuthenticationError):
         return TopicUnavailable(
             "The event hub cannot be sent to: create it if it is missing, enable it, or grant Azure Event Hubs Data Sender on it. "

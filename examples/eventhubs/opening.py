@@ -1,8 +1,10 @@
 """
-Opens publishers for `OUTBOX_PUBLISHER=examples.eventhubs.opening:opened`: the worker calls `opened` for each topic, here an event hub.
+Open event hubs for a worker with `OUTBOX_PUBLISHER=examples.eventhubs.opening:opened`. The worker calls `opened` once for each topic.
 
-    EVENT_HUBS_CONNECTION_STRING    of the namespace, with its key; or
-    EVENT_HUBS_NAMESPACE            its host, NAME.servicebus.windows.net, reached with the default Azure credential
+One of these environment variables has to name the Event Hubs namespace:
+
+    EVENT_HUBS_CONNECTION_STRING    its connection string, which contains a key
+    EVENT_HUBS_NAMESPACE            its host, NAME.servicebus.windows.net; the worker signs in with the default Azure credential
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from examples.eventhubs.publisher import EventHubPublisher
 
 
 async def opened(topic: str, lanes: int) -> AsyncIterator[EventHubPublisher]:
-    """Yield a publisher to the event hub of that name."""
+    """Yield a publisher to the event hub that has the name of the topic, with so many lanes."""
     async with AsyncExitStack() as stack:
         if connection_string := os.environ.get("EVENT_HUBS_CONNECTION_STRING"):
             client = partial(

@@ -1,8 +1,8 @@
 """
-EventHubPublisher: the Publisher port on an event hub.
+EventHubPublisher: sends the worker's messages to an event hub, as an implementation of the Publisher port.
 
-An event hub keeps the order of one partition key, so each batch holds the messages of one session. An event hub drops no
-duplicates: its readers recognize them by the message id.
+An event hub keeps the order of the events that have the same partition key. So each batch holds the messages of one session, and has
+the session id as its partition key. An event hub does not drop duplicates. Its readers have to recognize them by the message id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ResultT = TypeVar("ResultT")
 
 class EventHubPublisher:
     """
-    Publishes to one event hub. A lane opens its client at its first use, and again after a failure.
+    Publishes to one event hub. Each lane opens its client when it is first used, and opens a new client after a failure.
 
         def client() -> EventHubProducerClient:
             return EventHubProducerClient(host, "events", credential, retry_total=0)
@@ -37,10 +37,10 @@ class EventHubPublisher:
             ...
 
     Args:
-        open_client: returns a new client, without retries of its own.
-        lanes: ordered streams, each with a connection of its own. Defaults to 4.
-        send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
-        cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
+        open_client: returns a new client that does not retry (`retry_total=0`).
+        lanes: how many ordered streams there are, each with a connection of its own. Defaults to 4.
+        send_timeout: how long it may take to open a link, and to send a batch. Defaults to 15 s.
+        cancel_grace: how long a cancelled call waits for the outcome of its send. Defaults to 2 s.
     """
 
     system = "eventhubs"  # OpenTelemetry's name of Event Hubs
@@ -78,7 +78,7 @@ class EventHubPublisher:
 
     async def check(self) -> None:
         """
-        Open the link of a lane, unless it is open, and send nothing.
+        Check that the event hub can be reached: open a link to it, if none is open, without sending a message.
 
         Raises:
             PublishError: the event hub refuses the link, or does not answer.
@@ -87,7 +87,7 @@ class EventHubPublisher:
 
 
 class _Lane:
-    """One client, used by one call at a time."""
+    """A lane: one client of the SDK and its connection, which one call at a time may use."""
 
     def __init__(
         self, open_client: Callable[[], EventHubProducerClient], timeout: float, grace: float
@@ -113,7 +113,7 @@ class _Lane:
 
     async def check(self) -> None:
         async with self._lock:
-            # Asks the link for the size of a batch, and so opens it.
+            # `create_batch` asks the event hub how large a batch may be, which opens the link.
             await self._call(self._opened().create_batch())
 
     async def close(self) -> None:
@@ -126,8 +126,9 @@ class _Lane:
         return self._client
 
     async def _call(self, request: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Return the answer to a request. Without an answer, close the client."""
-        # In a task of its own, because a send that is cancelled half-way stays on the link, and the next send would send it.
+        """Await a request of the SDK and return its answer. If the request fails or is not answered in time, close the client."""
+        # The request runs in a task of its own, so that a cancellation of this call does not interrupt it. The SDK would keep an
+        # interrupted send on the link, and send it together with the next one.
         task = asyncio.create_task(request)
         try:
             await asyncio.wait({task}, timeout=self._timeout + self._grace)
@@ -157,7 +158,7 @@ class _Lane:
 
 
 def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
-    """Add as many messages as the batch holds, and return their number."""
+    """Add messages to the batch until it is full. Return how many were added."""
     for count, message in enumerate(messages):
         try:
             batch.add(_outgoing(message))
@@ -170,7 +171,7 @@ def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
 
 def _outgoing(message: OutboundMessage) -> EventData:
     if message.deliver_at is not None and message.deliver_at > datetime.now(UTC):
-        raise ValueError(f"an event hub delivers at once, and not at {message.deliver_at}")
+        raise ValueError(f"an event hub delivers at once and cannot wait until {message.deliver_at}")
     event = EventData(message.body)
     event.message_id, event.content_type = message.message_id, message.content_type
     if (named := event.raw_amqp_message.properties) is not None:  # the lines above have set the properties

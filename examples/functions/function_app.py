@@ -1,4 +1,4 @@
-"""A function app with a relay and a consumer; `docs/how-to/azure-functions.md` is its page."""
+"""An Azure Functions app with a relay and a consumer. `docs/how-to/azure-functions.md` explains it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders: the domain, an event handler that runs in the same commit, and the use cases."""
+"""Orders: the domain, the use cases, and an event handler whose changes are part of the same commit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_receipt(event: OrderPaid, uow: UnitOfWork) -> None:
 
 
 def connect(outbox: Outbox) -> Outbox:
-    """Register the handlers of this application."""
+    """Register the event handlers of this application at an outbox, and return the outbox."""
     outbox.on(OrderPaid, write_receipt)
     return outbox
 

@@ -1,5 +1,5 @@
 """
-Shipping: another service, which consumes the events of paid orders; and a subscriber with the vendor's SDK alone.
+Shipping: another service that consumes the events of paid orders. Also a subscriber that uses only azure-servicebus.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def ship(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
 
 
 def announce(message: Any, say: Callable[[str], None]) -> None:
-    """Print an order from a message that azure-servicebus delivered."""
+    """Print the order of a message that azure-servicebus delivered."""
     order = message.application_properties[b"entity-id"].decode()
     total = json.loads(b"".join(message.body))["total"]
     say(f"{message.subject}: {order} over {total}")

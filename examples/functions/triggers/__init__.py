@@ -1,25 +1,31 @@
 """
-Consumer and relay in Azure Functions, in place of processes of their own: `consume` for a Service Bus trigger with sessions,
-`TriggeredRelay` for a Cosmos DB trigger. Copy this package beside your `function_app.py`.
+Run a consumer and a relay in Azure Functions instead of in processes of their own.
 
-The host decides when it calls a function, and with what. It sees only whether the function returned or raised.
+`consume` handles the messages of a Service Bus trigger with sessions. `TriggeredRelay` sends the events of a Cosmos DB trigger. To use
+them, copy this package beside your `function_app.py`.
 
-    Service Bus   return: the message is completed     raise: abandoned, so delivered again, which counts as a delivery
-    Cosmos DB     return: the batch is checkpointed    raise: the same, unless a retry policy calls the function again
+The Functions host decides when it calls a function, and with which message or batch. It learns only whether the function returned or
+raised an error:
+
+    Trigger       The function returned         The function raised an error
+    Service Bus   The message is completed.     The message is abandoned and delivered again, which counts as a delivery.
+    Cosmos DB     The batch is checkpointed.    The batch is checkpointed too, unless a retry policy calls the function again.
 
 What holds, and why
 -------------------
-*One effect, no event lost.* A call is treated as a process that may die at any time. The inbox recognizes a message that is
-delivered again. The relay sends a repeated event under the same id.
+*Each message takes effect once, and no event is lost.* The code allows for a function that dies at any time. If a message is delivered
+again, the consumer's inbox recognizes it. If the relay sends an event again, the message has the same id.
 
-*Order of a consumer.* The host passes the next message of a session after the one before was settled. It does not say for how long
-it holds a session, so the consumer keeps no memory between messages: for each one it asks the store whether the key is parked.
+*The consumer handles the messages of a session in order.* The host passes the next message of a session after the one before was
+settled. But it does not say for how long it holds a session. So the consumer remembers nothing from one message to the next: for each
+message it asks the parked store whether the key is parked.
 
-*Order of a relay.* A batch comes from one physical partition, and begins at or before the checkpoint. No lease names the keys that
-were parked before the checkpoint, so the relay asks the parked store about each key of a batch before it sends an event. The proof
-of `cosmos_outbox.parking` needs no more: all earlier events of a key that is not parked then have been sent.
+*The relay sends the events of a key in order.* A batch comes from one physical partition, and begins at or before the checkpoint. A
+worker's lease would name the keys that are parked, but a function has no lease. So the relay asks the parked store about each key of
+a batch before it sends an event. That is enough for the proof in `cosmos_outbox.parking`: if a key is not parked then, all its
+earlier events have been sent.
 
-This code never ran in the real host; `docs/how-to/azure-functions.md` has the limits.
+This code never ran in the real Functions host. `docs/how-to/azure-functions.md` lists its limits.
 """
 
 from triggers.consumer import consume, message_from

@@ -1,5 +1,5 @@
 """
-A consumer in a function with a Service Bus trigger: handles one message of the host, and returns or raises as the host expects.
+Handle a message in a function with a Service Bus trigger: return to have the host complete it, raise to have it delivered again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from cosmos_outbox.ports import Complete, DeadLetter, Retry
 
 class _Unheld:
     """
-    A session of which the function knows neither how long its lock lasts, nor which messages came before.
+    The session of a message, as the handling of a consumer needs it. A function learns neither how long the session's lock lasts, nor
+    which messages of the session came before, so this object can only wait.
     """
 
     id = None
@@ -30,16 +31,17 @@ async def consume(
     received: func.ServiceBusMessage, handling: Handling, *, patience: timedelta = timedelta(minutes=2)
 ) -> None:
     """
-    Handle a message. The host completes it when this returns, and abandons it when this raises.
+    Handle a message. The host completes the message when this function returns, and abandons it when this function raises an error.
 
     Args:
         received: the message of a trigger with `is_sessions_enabled=True` and cardinality one, the default.
-        handling: made by `Consumer.handling`; the invocations of a process share one.
-        patience: how long the message waits here for a store that cannot be used, or for a later time, before it is given back, which counts as a
-            delivery. With the attempts of the handler it must be shorter than `functionTimeout`. Defaults to 2 minutes.
+        handling: the consumer's handling, made by `Consumer.handling`. All invocations in a process share one.
+        patience: how long to wait if the store cannot be used, or if the handler asked for a later time. After that the message is
+            given back, which counts as a delivery. Together with the attempts of the handler, this has to be shorter than
+            `functionTimeout`. Defaults to 2 minutes.
 
     Raises:
-        MessageError: the host has to deliver the message again; or it should be dead-lettered, which a function cannot do.
+        MessageError: the host has to deliver the message again. Or the message should be dead-lettered, which a function cannot do.
     """
     message, clock = message_from(received), asyncio.get_running_loop().time
     patient_until = clock() + patience.total_seconds()
@@ -51,7 +53,8 @@ async def consume(
                 f"deliveries as the subscription allows. {settlement.reason}: {settlement.description}"
             )
         delay = settlement.after_seconds if isinstance(settlement, Retry) else 0.0
-        # Wait for `patience` even if the message is due later: given back early, it would be delivered, and counted, again at once.
+        # Wait for `patience` even if the message is due later. If it were given back early, the broker would deliver it again at
+        # once, and count another delivery.
         await asyncio.sleep(min(delay, patient_until - clock()))
         if clock() >= patient_until:
             raise MessageError(
@@ -61,7 +64,7 @@ async def consume(
 
 
 def message_from(received: func.ServiceBusMessage) -> Message:
-    """Return a message of a Service Bus trigger without the types of Azure Functions."""
+    """Convert a message of a Service Bus trigger into the library's `Message`."""
     enqueued_at = received.enqueued_time_utc
     if enqueued_at is not None and enqueued_at.tzinfo is None:
         enqueued_at = enqueued_at.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Opening: opens clients and containers once, for all invocations of a process."""
+"""Open clients and containers once in a process, and share them among all invocations of its functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ OpenedT = TypeVar("OpenedT")
 
 class Once(Generic[OpenedT]):
     """
-    Open something at the first invocation, for all of a process: Azure Functions calls no code before it, and none at the end.
+    Open an object at the first invocation, and share it among all invocations of the process.
+
+    Azure Functions calls no code of an app before the first invocation or after the last, so this is the place to open clients.
 
         @Once
         async def outbox(stack: AsyncExitStack) -> Outbox:
@@ -23,7 +25,8 @@ class Once(Generic[OpenedT]):
             async with (await outbox()).unit_of_work() as uow: ...
 
     Args:
-        opening: opens the object. Contexts that it enters into the stack stay open. After a failure the next invocation calls it again.
+        opening: opens and returns the object. Contexts that it enters into the stack stay open. If it raises an error, the next
+            invocation calls it again.
     """
 
     def __init__(self, opening: Callable[[AsyncExitStack], Awaitable[OpenedT]]) -> None:
@@ -32,7 +35,7 @@ class Once(Generic[OpenedT]):
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> OpenedT:
-        """Return the opened object; open it at the first call."""
+        """Return the object. The first call opens it."""
         async with self._lock:
             if self._opened is None:
                 async with AsyncExitStack() as stack:
@@ -41,7 +44,7 @@ class Once(Generic[OpenedT]):
             return self._opened[0]
 
     async def aclose(self) -> None:
-        """Close everything, for tests; the next call opens it again."""
+        """Close the object and its contexts. Tests use this. The next call opens the object again."""
         async with self._lock:
             opened, self._opened = self._opened, None
             if opened is not None:

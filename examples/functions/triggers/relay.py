@@ -1,5 +1,7 @@
 """
-A relay in a function with a Cosmos DB trigger: it sends one batch, and asks the parked store which of its keys are parked, as a lease would say.
+Send the events of a batch in a function with a Cosmos DB trigger.
+
+A worker's lease says which keys are parked. A function has no lease, so the relay asks the parked store about the keys of each batch.
 """
 
 from __future__ import annotations
@@ -19,24 +21,24 @@ from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.sending_lanes import event_page
 
-_ASKED_AT_ONCE = 8  # keys of one batch that it asks for at the same time
+_ASKED_AT_ONCE = 8  # how many questions about keys the parked store gets at the same time
 
 
 class TriggeredRelay:
     """
-    Publish the events of each batch that a Cosmos DB trigger passes; the invocations of a process share one.
+    Publish the events of the batches that a Cosmos DB trigger passes. All invocations in a process share one relay.
 
         await relay(documents)
 
     Args:
         publisher: publishes to the topic.
         container: the monitored container, as `CosmosChangeFeed(…).describe()` returns it.
-        processor: the name under which keys are parked, for `OUTBOX_PROCESSOR_NAME` of the commands. One that no worker on this
-            container has.
-        parking: holds the events of a partition key whose next event can never be sent. Defaults to none: such an event keeps its
-            batch from being done.
-        patience: how long one call tries. It must be shorter than `functionTimeout`. Defaults to 2 minutes.
-        notify: as for `Relay`.
+        processor: the processor name under which keys are parked. No worker on this container may have the same name. Commands for
+            parked keys find it in `OUTBOX_PROCESSOR_NAME`.
+        parking: holds the events of a partition key whose next event can never be sent. Defaults to none. Then such an event keeps its
+            batch from ever being finished.
+        patience: how long one call tries to send a batch. It must be shorter than `functionTimeout`. Defaults to 2 minutes.
+        notify: is called with each record of the relay, as in `Relay`.
     """
 
     def __init__(
@@ -52,18 +54,19 @@ class TriggeredRelay:
         self._relay = Relay(publisher, parking=parking, notify=notify)
         self._container, self._parking, self._patience = container, parking, patience
         self._scope = Scope(processor=processor, container=container.container_rid)
-        # The trigger does not name the lease of a batch, so each call acts as the owner of a newly acquired lease.
+        # The trigger does not say from which lease a batch comes. So each call gives the relay the name of a lease that no other call
+        # uses at that time, and a new tenure, as if a worker had just acquired this lease.
         self._idle: list[str] = []
         self._names, self._tenures = itertools.count(1), itertools.count(1)
 
     async def __call__(self, documents: func.DocumentList) -> None:
         """
-        Return when the topic has accepted every event of the batch, or the parked store holds it.
+        Send a batch. Return when the topic has accepted every event of the batch, or the parked store holds the event.
 
         Raises:
-            ConfigurationError: the documents have no `_lsn`, so their order is not known. Nothing was sent.
-            BrokerUnavailable: `patience` ended before the batch was done.
-            OutboxError: as `Relay.handle`, and where the parked store does not say which keys are parked.
+            ConfigurationError: the documents have no `_lsn`, so their order is not known. No event was sent.
+            BrokerUnavailable: `patience` ended before all events were sent or held.
+            OutboxError: `Relay.handle` raised it, or the parked store did not answer which keys are parked.
         """
         changes = tuple(dict(document) for document in documents)
         if any(not isinstance(change.get("_lsn"), int) for change in changes):
@@ -96,10 +99,10 @@ class TriggeredRelay:
 
     async def _parked_of(self, parking: Parking, keys: Iterable[str]) -> list[str]:
         """
-        Return which of these keys are parked. All events that were held for the others have been sent by now.
+        Ask the parked store which of these keys are parked. All events that it held for the other keys have been sent by now.
 
         Raises:
-            StoreError: the store refused or failed.
+            StoreError: the parked store refused a read or could not be reached.
         """
         places = asyncio.Semaphore(_ASKED_AT_ONCE)
         parked: list[str] = []

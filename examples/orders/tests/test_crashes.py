@@ -1,4 +1,4 @@
-"""Orders and shipping when a process dies: before and after each call, one after another."""
+"""Test orders and shipping with a process that dies before or after each call to Cosmos DB or Service Bus."""
 
 from orders import OrderPaid, OrderPlaced, connect, pay_order, place_order
 from shipping import shipping
@@ -11,7 +11,7 @@ async def an_order(harness: OutboxHarness) -> None:
 
 
 @crash_points(given=an_order)
-async def test_a_paid_order_is_shipped_once_whichever_process_dies(harness: OutboxHarness) -> None:
+async def test_a_paid_order_is_shipped_once_if_a_process_dies(harness: OutboxHarness) -> None:
     await pay_order(connect(harness.outbox), "o1")
     await harness.relay_all()
     await harness.consume_all(shipping)

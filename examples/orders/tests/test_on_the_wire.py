@@ -1,4 +1,4 @@
-"""Orders through the vendor SDKs, on the emulators."""
+"""Test orders with the Azure SDKs, against the emulators."""
 
 import pytest
 from orders import OrderPlaced, connect, place_order
@@ -7,7 +7,9 @@ from cosmos_outbox_testing import OutboxEmulators, assert_messages
 
 
 @pytest.mark.parametrize("operation", ["commit", "send"])
-async def test_a_lost_answer_repeats_nothing(outbox_emulators: OutboxEmulators, operation: str) -> None:
+async def test_a_call_whose_answer_is_lost_is_not_carried_out_twice(
+    outbox_emulators: OutboxEmulators, operation: str
+) -> None:
     outbox_emulators.fail(operation, "lost_answer")
     async with outbox_emulators.outbox() as outbox:
         await place_order(connect(outbox), "o1", 5)

@@ -1,4 +1,4 @@
-"""Orders: what they record, what is committed, and what other services hear."""
+"""Test which events orders record, what is committed, and which messages other services receive."""
 
 from datetime import UTC, datetime
 
@@ -23,7 +23,7 @@ def test_an_order_is_paid_once() -> None:
     assert_recorded(order, OrderPlaced(total=5), OrderPaid(order_id="o1", total=5))
 
 
-async def test_other_services_hear_of_an_order_in_order(
+async def test_the_messages_of_an_order_arrive_in_order(
     outbox: Outbox, outbox_harness: OutboxHarness
 ) -> None:
     await place_order(outbox, "o1", 5)
@@ -32,7 +32,9 @@ async def test_other_services_hear_of_an_order_in_order(
     assert_messages(await outbox_harness.relay_all())
 
 
-async def test_who_comes_second_reads_again(outbox: Outbox, outbox_harness: OutboxHarness) -> None:
+async def test_a_commit_that_conflicts_is_tried_again_with_a_new_read(
+    outbox: Outbox, outbox_harness: OutboxHarness
+) -> None:
     await place_order(outbox, "o1", 5)
     outbox_harness.fail("commit", "conflict")
     await pay_order(outbox, "o1")
@@ -40,7 +42,7 @@ async def test_who_comes_second_reads_again(outbox: Outbox, outbox_harness: Outb
 
 
 @pytest.mark.parametrize("operation", ["commit", "send", "lease"])
-async def test_a_lost_answer_repeats_nothing(
+async def test_a_call_whose_answer_is_lost_is_not_carried_out_twice(
     outbox: Outbox, outbox_harness: OutboxHarness, operation: str
 ) -> None:
     outbox_harness.fail(operation, "lost_answer")
@@ -48,7 +50,9 @@ async def test_a_lost_answer_repeats_nothing(
     assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5))
 
 
-async def test_nothing_is_half_done(outbox: Outbox, outbox_harness: OutboxHarness) -> None:
+async def test_a_commit_that_is_refused_changes_nothing(
+    outbox: Outbox, outbox_harness: OutboxHarness
+) -> None:
     await place_order(outbox, "o1", 5)
     outbox_harness.fail("commit", "too_large")
     with pytest.raises(RequestTooLarge):
@@ -59,7 +63,7 @@ async def test_nothing_is_half_done(outbox: Outbox, outbox_harness: OutboxHarnes
     assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5))
 
 
-async def test_a_message_that_is_too_large_holds_its_own_order_only(
+async def test_a_message_that_is_too_large_parks_only_its_own_order(
     outbox: Outbox, outbox_harness: OutboxHarness
 ) -> None:
     for order_id in ("o1", "o2"):
@@ -71,7 +75,7 @@ async def test_a_message_that_is_too_large_holds_its_own_order_only(
     assert ["o1", "o2"] == [message.session_id for message in outbox_harness.broker.accepted]
 
 
-async def test_events_say_when_and_expire(
+async def test_events_have_the_time_of_the_clock_and_expire(
     outbox_clock: Clock, outbox: Outbox, outbox_harness: OutboxHarness
 ) -> None:
     await place_order(outbox, "o1", 5)

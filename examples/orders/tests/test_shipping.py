@@ -1,4 +1,4 @@
-"""Shipping: what it does about the messages of orders."""
+"""Test how shipping handles the messages of orders."""
 
 from orders import OrderPlaced, connect, pay_order, place_order
 from shipping import announce, shipping
@@ -6,7 +6,7 @@ from shipping import announce, shipping
 from cosmos_outbox_testing import OutboxHarness, received_message
 
 
-async def test_a_paid_order_is_shipped_once_although_an_answer_is_lost(outbox_harness: OutboxHarness) -> None:
+async def test_a_paid_order_is_shipped_once_if_answers_are_lost(outbox_harness: OutboxHarness) -> None:
     outbox = connect(outbox_harness.outbox)
     await place_order(outbox, "o1", 5)
     await pay_order(outbox, "o1")
@@ -18,7 +18,7 @@ async def test_a_paid_order_is_shipped_once_although_an_answer_is_lost(outbox_ha
     assert ["o1"] == [one["data"]["orderId"] for one in shipped]
 
 
-def test_a_subscriber_of_the_sdk_gets_its_shapes() -> None:
+def test_code_that_uses_the_sdk_can_read_a_received_message() -> None:
     said: list[str] = []
     announce(received_message(OrderPlaced(total=5), key="o1"), said.append)
     assert ["OrderPlaced: o1 over 5"] == said
