@@ -246,8 +246,11 @@ def test_a_run_that_cannot_start_gives_exit_code_3_with_advice(run: Run, monkeyp
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
-        ({"": "relayed", "plain-": "all"}, "'relayed' of topic {} is not one that requires sessions"),
-        ({"plain-": "all"}, "'all' of topic {} is not one without sessions"),
+        (
+            {"": "relayed", "plain-": "all"},
+            "'relayed' of topic {} is not a subscription that requires sessions",
+        ),
+        ({"plain-": "all"}, "'all' of topic {} is not a subscription without sessions"),
         ({"": "missing"}, "'missing' of topic {} does not exist"),
     ],
 )
@@ -259,7 +262,7 @@ def test_a_missing_or_unsuitable_subscription_is_no_broken_promise(
     result, report = run("--only", part, *options, code=3)
 
     assert f"Subscription {said.format(repr(verified.topic))}. Create it" in result.stdout
-    assert f"or correct {options[0]}, which names one." in result.stdout
+    assert f"or name another one with {options[0]}." in result.stdout
     assert (set(), "") == (found(report, "broken"), result.stderr)  # nothing was sent, so nothing is left
 
 

@@ -1,12 +1,13 @@
 """
-For `cosmos-outbox verify`: asks an account of Azure, or the emulators, whether they answer as this library and its emulators believe.
+The command `cosmos-outbox verify`: check that Cosmos DB and Service Bus, or the emulators, answer as this library expects.
 
-A claim is one sentence about Azure with the answer that is expected; a probe asks. What the run writes carries the run's id and a short time
-to live, and is deleted at the end; nothing is created beside it.
+A *claim* is a sentence about what Azure answers, together with the expected answer. A *probe* is the function that sends the requests and
+returns the actual answer. All documents and messages that a run writes have the run's id and a short time to live, and are deleted at the
+end. A run creates no containers, topics or subscriptions.
 
-Read in this order: `claims` (a sentence, and how it is asked), `results` (what was found, and what that means), `site` (what a run works on),
-`cosmos_claims` (what Cosmos DB answers), `service_bus_claims` (what Service Bus answers, each asked in its `own_session`). Each part is a
-module with `run` and `cost`; the others are
-`main_job` (`child_processes` that are killed, a `load`, a `ledger` of effects, the `audit`), `suites` (contracts in
-`own_views` of what the caller named), `figures`.
+Read the modules in this order: `claims` (a claim and its probe), `results` (the outcome of a claim), `site` (the account and the topic
+that a run uses). Then the parts of a run, each a module with `run` and `cost`: `preflight` (rights and settings), `cosmos_claims` (what
+Cosmos DB answers), `service_bus_claims` (what Service Bus answers, with the help of `own_session`), `suites` (the contract tests, with
+`own_views` of the named containers and topic), `main_job` (workers and consumers under a `load`, with `child_processes`, a `ledger` of
+effects, and an `audit`), and `figures` (how long operations take).
 """

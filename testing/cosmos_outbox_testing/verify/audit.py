@@ -1,8 +1,8 @@
 """
-The verdict: what commits returned against what was received, or took effect.
+Compare the events that were committed with the messages that were received, or with the effects of these messages.
 
-Nothing of the relay's own counting comes in. Which event came in which version of which entity is taken from what the commits returned, so
-a message with wrong properties cannot make its own order look right.
+The audit does not use the relay's own counters. The expected order of the events is taken from the results of the commits, and not from
+the properties of messages. So a message with wrong properties cannot make a wrong order look right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class Received(Protocol):
-    """One delivery of a message; times as ISO 8601, and the wall clock as nanoseconds since 1970."""
+    """One delivery of a message. Times are in ISO 8601, and `received_ns` is the time of receipt in nanoseconds since 1970."""
 
     @property
     def message_id(self) -> str: ...
@@ -30,7 +30,7 @@ class Received(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEvent:
-    """An event that a successful response of the API named."""
+    """An event that was committed, as the result of its commit says."""
 
     event_id: str
     contact_id: str
@@ -39,17 +39,17 @@ class CommittedEvent:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return the event's place among the events of its contact."""
+        """Return the place of the event among the events of its contact: the contact's version, and the place in the commit."""
         return self.version, self.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """
-    The ids of events that failed, by the kind of failure, and how long delivery took.
+    The result of an audit: the ids of the events that were not delivered as promised, and how long the delivery took.
 
-    `duplicated` names every further copy, `out_of_order` every event whose first copy came after a later event of
-    its contact, `unknown` every message that no response of the API accounts for.
+    `lost` has the events that were not received. `duplicated` has an entry for every further copy of a message. `out_of_order` has the
+    events whose first copy came after a later event of the same contact. `unknown` has the messages that no commit accounts for.
     """
 
     committed: int
@@ -60,18 +60,18 @@ class Audit:
     unknown: tuple[str, ...]
     p50_ms: float | None
     p99_ms: float | None
-    # until the broker had accepted the event: the relay's share of the times above
+    # the time until the broker had accepted the event, which is the part of the times above that the relay needed
     topic_p50_ms: float | None
     topic_p99_ms: float | None
 
     @property
     def passed(self) -> bool:
-        """Say whether every event arrived exactly once, in order, and nothing else did."""
+        """Return whether every event arrived exactly once and in order, and no other message arrived."""
         return not (self.lost or self.duplicated or self.out_of_order or self.unknown)
 
 
 def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> Audit:
-    """Compare the committed events with the received ones; `received` is in the order of receipt."""
+    """Compare the committed events with the received messages, which have to be in the order of receipt. Return the result."""
     events = {event.event_id: event for event in committed}
     first_copies: dict[str, Received] = {}
     duplicated: list[str] = []
@@ -92,7 +92,7 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> 
     known = [copy for copy in first_copies.values() if copy.message_id in events]
     to_receive = _since_creation(known, [copy.received_ns / 1e6 for copy in known])
     to_topic = _since_creation(known, [_milliseconds(copy.enqueued_at) for copy in known])
-    # If two responses named the same id, it can be delivered only once: the other event is lost.
+    # If two commits returned the same event id, the broker delivers only one of these events. Count the other one as lost.
     again = Counter(event.event_id for event in committed) - Counter(events.keys())
     return Audit(
         committed=len(committed),
@@ -109,9 +109,9 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> 
 
 
 def _since_creation(messages: Sequence[Received], moments: Sequence[float | None]) -> list[float]:
-    # The start is the event's own createdAt, set in the API's process just before its commit. So the duration of the commit is
-    # included, and the figure is rather too high. `_ts` has whole seconds only, and the time when a response reached the driver does
-    # not say when the service had committed. All processes here share one clock.
+    # The times begin at the event's `createdAt`, which the committing process sets just before the commit. So they include the duration
+    # of the commit. Other starting points are worse: `_ts` has whole seconds only, and the time at which the response arrived does not
+    # say when Cosmos DB had committed. All processes run on one machine, so their clocks agree.
     creations = [_milliseconds(message.created_at) for message in messages]
     return sorted(
         moment - created
@@ -125,5 +125,5 @@ def _milliseconds(moment: str | None) -> float | None:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    # Nearest rank: the result is always a latency that was measured.
+    # Use the nearest-rank method, so that the result is always one of the measured times.
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1) if ordered else None

@@ -1,5 +1,5 @@
 """
-Child processes that are never left behind: each has its own process group and log file, and is stopped on every way out.
+Start child processes, each with its own process group and log file, and stop all of them however the program ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESTART_SECONDS = 1.0
 
 
 class ChildDied(Exception):
-    """A child ended by itself."""
+    """A child process ended although it was neither stopped nor killed on purpose."""
 
     def __init__(self, child: Child) -> None:
         super().__init__(f"{child.name} (pid {child.pid}) died unexpectedly: {child.state}")
@@ -35,8 +35,10 @@ class ChildDied(Exception):
 
 class Child:
     """
-    One process of the stack. `ending` is set before it is stopped or killed on purpose, `replaced` if its death ends no other
-    process.
+    A child process.
+
+    ending: whether the process was stopped or killed on purpose.
+    replaced: whether the process is started again when it dies, so that its death does not count as a failure.
     """
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
@@ -48,17 +50,17 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is also the id of its group."""
+        """Return the process id, which is also the id of its process group."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code, negative for a signal; None while the process runs."""
+        """Return the exit code, or the negative number of the signal that ended the process, or None while it runs."""
         return self._process.returncode
 
     @property
     def state(self) -> str:
-        """Return the state of the process, in words for a table."""
+        """Return the state of the process as a text: "running", "stopping", "exit 1", or the name of a signal."""
         code = self.exit_code
         if code is None:
             return "stopping" if self.ending else "running"
@@ -67,28 +69,28 @@ class Child:
         return signal.Signals(-code).name
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group; the death that may follow counts as intended."""
+        """Send a signal to the process group. If the process ends after that, this counts as intended."""
         self.ending = True
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     async def kill(self) -> None:
-        """Kill the process as a crash would: at once, without any cleanup."""
+        """Kill the process with SIGKILL, as in a crash, so that it cannot clean up. Wait until it has ended."""
         self.killed = True
         self.signal(signal.SIGKILL)
         await self.wait()
 
     async def wait(self) -> None:
-        """Return when the process has ended."""
+        """Wait until the process has ended."""
         await self._process.wait()
 
     async def announcement(self) -> Any:
         """
-        Return the JSON line that a server prints when it listens.
+        Wait for the line of JSON that the process prints when it is ready, and return its value.
 
         Raises:
-            ChildDied: it ended, or was silent or said something else and was killed.
+            ChildDied: the process ended. Or it printed nothing for a minute, or something else, and was killed for that.
         """
         line = b""
         with contextlib.suppress(TimeoutError, ValueError):
@@ -107,7 +109,7 @@ class Child:
 
 
 class Children:
-    """The processes of one stack, in the order of their start. At the end of the block they are stopped in reverse order."""
+    """A group of child processes. At the end of the `async with` block, they are stopped in the reverse order of their start."""
 
     def __init__(self, logs: Path, *, grace_seconds: float = 10) -> None:
         self.all: list[Child] = []
@@ -129,7 +131,11 @@ class Children:
     async def start(
         self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], announces: bool = False
     ) -> Child:
-        """Start this Python with arguments. Its output goes to a log, except for one announcement on stdout."""
+        """
+        Start a process of this Python with these arguments. Its output goes to a log file.
+
+        With `announces`, its stdout does not: there the process prints the line that `Child.announcement` reads.
+        """
         log = self._logs / f"{name}.log"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -140,7 +146,7 @@ class Children:
                 stdin=DEVNULL,
                 stdout=PIPE if announces else output,
                 stderr=output,
-                # so that a Ctrl-C in the terminal reaches this process alone, which stops the children in order
+                # A Ctrl-C in the terminal must reach only this process, which then stops the child processes in order.
                 start_new_session=True,
             )
         child = Child(name, process, log)
@@ -148,7 +154,7 @@ class Children:
         return child
 
     async def stop(self, children: Sequence[Child]) -> None:
-        """Ask children to end. Kill those that have not ended when the grace period is over."""
+        """Send SIGTERM to child processes. Kill those that have not ended when the grace period is over."""
         for child in children:
             child.signal(signal.SIGTERM)
         try:
@@ -161,16 +167,16 @@ class Children:
                     await child.kill()
 
     def kill_all(self) -> None:
-        """Kill each process that still runs, without waiting: after a second Ctrl-C, or where waiting was interrupted."""
+        """Kill each process that still runs, without waiting for its end. This is for a second Ctrl-C, or if `stop` was interrupted."""
         for child in self.all:
             child.signal(signal.SIGKILL)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """
-        Return the result of work. Give up as soon as a child dies that should live.
+        Do the work and return its result. Cancel the work as soon as a child process dies unexpectedly.
 
         Raises:
-            ChildDied: one did.
+            ChildDied: a child process died unexpectedly.
         """
         task = asyncio.ensure_future(work)
         watchers = [asyncio.ensure_future(child.wait()) for child in self.all]
@@ -181,7 +187,7 @@ class Children:
                 self.check()
             return await task
         except Exception:
-            # The part that failed may have noticed the death of a child before this code did.
+            # The work may have failed because a child process died. Wait a moment for news of such a death, and report the death instead.
             await asyncio.wait(watchers, timeout=_LATE_NEWS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self.check()
             raise
@@ -193,7 +199,7 @@ class Children:
     async def replace(
         self, child: Child, start: Callable[[], Awaitable[Child]], told: Callable[[Child], None]
     ) -> None:
-        """Start a child again each time it dies by itself, until it is stopped. `told` hears of each death."""
+        """Start a child process again each time it dies unexpectedly, until it is stopped. Call `told` with each process that died."""
         while True:
             child.replaced = True
             await child.wait()
@@ -204,7 +210,7 @@ class Children:
             child = await start()
 
     def check(self) -> None:
-        """Raise ChildDied if a child ended that should live."""
+        """Raise ChildDied if a child process died unexpectedly."""
         for child in self.all:
             if child.exit_code is not None and not child.ending and not child.replaced:
                 raise ChildDied(child)

@@ -1,4 +1,4 @@
-"""Claims: one plain sentence about what Azure answers, with the probe that asks."""
+"""A claim is a sentence about what Azure answers to a request. Its probe sends the request and returns the actual answer."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ Probe = Callable[[Site], Awaitable[str]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """
-    An answer of Azure on which this library or its emulators rely.
+    A claim about what Azure answers, on which this library or its emulators rely.
 
     Attributes:
-        name: of `--only AREA/NAME`.
+        name: the name of the claim, for `--only AREA/NAME`.
         area: "cosmos" or "servicebus".
-        statement: one plain sentence.
-        expected: the answer, as text.
-        meaning: what another answer means for the guarantees, and what to set.
-        promise: the guarantee (G1 to G6, I1 to I6) that rests on it; None if none does.
-        probe: returns the answer as text, equal to `expected` where the claim holds. Raises `NotRun` where it cannot be asked.
-        not_asked: why there is no probe; empty where there is one.
+        statement: the claim as one sentence.
+        expected: the expected answer, as a text.
+        meaning: what another answer means for the guarantees, and which setting to change.
+        promise: the guarantee (G1 to G6, I1 to I6) that depends on the claim. None if no guarantee depends on it.
+        probe: sends the requests and returns the answer as a text. It equals `expected` if the claim holds. Raises `NotRun` if the claim
+            cannot be tested.
+        not_asked: why the claim has no probe. Empty if it has one.
     """
 
     name: str
@@ -51,8 +52,9 @@ def claims_in(
     module: str, area: str, probes: Mapping[str, Any], given: Callable[[Site], object]
 ) -> tuple[Claim, ...]:
     """
-    Return the claims from the TOML file beside a module. The probe of each claim has the claim's name, and is called with the result
-    of `given`.
+    Read the claims from the TOML file that has the name of a module.
+
+    The probe of a claim is the function in `probes` that has the claim's name. It is called with the result of `given`.
     """
     words = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -66,15 +68,18 @@ def claims_in(
 
 
 class NotRun(Exception):
-    """This claim cannot be tested here; the text says why."""
+    """A claim cannot be tested on this account or machine. The text says why."""
 
 
 class NotHere(NotRun):
-    """It does not apply here, as of an extra that is not installed: unless it was asked for by its name, nothing is missing."""
+    """
+    A claim does not apply here, such as a claim about an extra that is not installed. The run is still complete, unless the caller asked
+    for this claim by its name.
+    """
 
 
 def denial_of(error: BaseException | None) -> str:
-    """Return which right is missing, if an error or its cause says so; else ""."""
+    """Return a text that says which right is missing, if an error or one of its causes says so. Otherwise return an empty text."""
     while error is not None:
         if isinstance(error, AccessDenied):
             return str(error)
@@ -85,14 +90,15 @@ def denial_of(error: BaseException | None) -> str:
 
 
 def is_excused(why: NotRun, site: Site, area: str, name: str) -> bool:
-    """Return whether something that was not run leaves nothing to mend."""
+    """Return whether a run is complete although a claim or test was not run, because it does not apply here."""
     return isinstance(why, NotHere) and f"{area}/{name}" not in site.only
 
 
 async def ask(claim: Claim, site: Site) -> Outcome:
     """
-    Test the claim. The outcome has the expected and the actual answer; an error that the probe does not expect is an answer, too,
-    unless it says that a right is missing.
+    Run the probe of a claim, and return the outcome with the expected and the actual answer.
+
+    If the probe raises an error, the error is the actual answer. But if the error says that a right is missing, the claim was not tested.
     """
     started, charged = time.monotonic(), site.request_units
     held, excused = Held.NOT_RUN if claim.not_asked else None, bool(claim.not_asked)
@@ -126,7 +132,7 @@ async def ask(claim: Claim, site: Site) -> Outcome:
 
 
 async def ask_all(claims: Iterable[Claim], site: Site, tell: Tell) -> list[Outcome]:
-    """Test the claims that the run wants, one after another."""
+    """Test, one after another, the claims that the caller of this run asked for. Return their outcomes."""
     outcomes = []
     for claim in claims:
         if site.wants(claim.area, claim.name):

@@ -1,4 +1,4 @@
-"""Cleaning: deletes the documents and messages of a run, and of no other."""
+"""Delete the documents and messages that a run of `verify` wrote, and no others."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ if TYPE_CHECKING:
     from cosmos_outbox_testing.verify.site import Site
 
 _BATCH = 100
-_EMPTY_SECONDS = 1.0  # seconds after which an entity without messages counts as empty
-_LOCKED_SECONDS = 65.0  # longer than any lock that a probe holds
+_EMPTY_SECONDS = 1.0  # if no message arrives for so many seconds, a session or subscription counts as empty
+_LOCKED_SECONDS = 65.0  # a little longer than the longest lock that a probe may hold
 _MOST_SESSIONS, _AT_ONCE = 1_000, 4
 
 
 async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPaths) -> int:
-    """Delete the documents with the run's id in their id or partition key, and the heartbeats of its workers. Return their number."""
+    """
+    Delete the documents that have the run's id in their id or partition key, and the heartbeats of the run's workers.
+
+    Return how many documents were deleted.
+    """
     first = "".join(f'["{name}"]' for name in paths.levels[0])
     query = f"SELECT * FROM c WHERE CONTAINS(c.id, @run) OR CONTAINS(c{first}, @run) OR c.processor = @run"  # noqa: S608 - the container's own path
     parameters: list[dict[str, object]] = [{"name": "@run", "value": site.run}]
@@ -54,8 +58,10 @@ async def delete_messages(
     bus: ServiceBusClient, topic: str, subscription: str, run: str, *, sessions: bool, deferred: set[str]
 ) -> int:
     """
-    Delete the messages with the run's id in their id or session, dead letters included, and the deferred messages of some sessions,
-    which no receiver is given and no time to live ends. Return their number.
+    Delete the messages that have the run's id in their id or session id, dead letters included. Return how many were deleted.
+
+    Deferred messages of the sessions in `deferred` are deleted, too. They have to be asked for by their numbers, because a receiver does
+    not get them, and the broker does not remove them when their time to live has passed.
     """
     receiver_of = partial(bus.get_subscription_receiver, topic, subscription, max_wait_time=_EMPTY_SECONDS)
 
@@ -65,7 +71,7 @@ async def delete_messages(
             while True:
                 gone += await _take(receiver, run)
                 left = await receiver.peek_messages(_BATCH, sequence_number=1)
-                # If a probe was broken off, its messages stay locked for a while.
+                # If a probe was interrupted, its messages stay locked for a while. Wait until their locks have ended.
                 if time.monotonic() > until or not any(_is_of(run, one) for one in left if not _is_old(one)):
                     return gone
                 await asyncio.sleep(_EMPTY_SECONDS)
@@ -82,7 +88,7 @@ async def delete_messages(
                         await held.enter_async_context(opening.pop_all())
         return gone
 
-    # Sessions of others are held until all are seen, or they would be accepted again.
+    # Sessions of other programs are held until all sessions were accepted. If they were closed at once, they would be accepted again.
     async with AsyncExitStack() as held:
         live = [drain_sessions() for _ in range(_AT_ONCE)] if sessions else [drain()]
         gone = await all_of(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live)
@@ -91,7 +97,9 @@ async def delete_messages(
 
 async def all_of(*deletions: Awaitable[int]) -> int:
     """
-    Return how much all tasks deleted. If a task raises, the error is raised after all have ended, because the client is then closed.
+    Run several deletions at once. Return how many documents or messages they deleted together.
+
+    If a deletion raises an error, wait for the others before raising it, because the caller then closes the client that they use.
     """
     ends = await asyncio.gather(*deletions, return_exceptions=True)
     for error in ends:
@@ -110,14 +118,15 @@ def _is_old(message: ServiceBusReceivedMessage) -> bool:
 
 
 async def _take(receiver: ServiceBusReceiver, run: str) -> int:
-    """Complete the messages of the run. Others are held until all are seen."""
+    """Complete the run's messages. Keep other messages locked until all were received, then give them back."""
     gone, strange = 0, []
     while messages := await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_SECONDS):
         for message in messages:
             if not _is_of(run, message):
                 strange.append(message)
                 continue
-            with suppress(ServiceBusError):  # if the lock is lost, the message's time to live ends it
+            # If the lock is lost, the message stays in the subscription until its time to live has passed.
+            with suppress(ServiceBusError):
                 await receiver.complete_message(message)
                 gone += 1
         if len(strange) > _BATCH:
@@ -129,12 +138,13 @@ async def _take(receiver: ServiceBusReceiver, run: str) -> int:
 
 
 async def _take_deferred(opening: ServiceBusReceiver) -> int:
-    """Complete the deferred messages of a session of the run."""
+    """Complete the deferred messages of one session. Return how many there were."""
     gone = 0
     async with opening as receiver:
         for one in await receiver.peek_messages(_BATCH, sequence_number=1):
             if one.state.name == "DEFERRED":
-                with suppress(ServiceBusError):  # if it has expired, asking for it ends it
+                # If the message has expired, this call fails, and the broker removes the message.
+                with suppress(ServiceBusError):
                     for found in await receiver.receive_deferred_messages(one.sequence_number or 0):
                         await receiver.complete_message(found)
                         gone += 1

@@ -1,4 +1,4 @@
-"""Command: `cosmos-outbox verify` asks for each part in turn, shows what was found, and writes the report."""
+"""The command `cosmos-outbox verify`: run each part, print the outcomes, and write the report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cosmos_outbox_worker.cli.running import AsJson, command, fail
 from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.settings import load
 
-# For each part, in the order of the run: its area, its module, and whether it needs Service Bus.
+# The parts in the order in which they run. Each has the name for `--only`, its module, and whether it needs Service Bus.
 _PARTS = {
     "preflight": ("preflight", False),
     "cosmos": ("cosmos_claims", False),
@@ -51,30 +51,32 @@ async def verify(
         str, typer.Option(help="Subscription of OUTBOX_TOPIC without sessions; for this run alone.")
     ] = "verify-plain",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="AREA/NAME", help="This part or claim; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="AREA/NAME", help="Run only this part or claim; may be repeated."),
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=5, max=3_600, help="How long the main job runs under load.")
     ] = 60,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Of verify.json and verify.md; else the current one."),
+        typer.Option(metavar="FOLDER", help="For verify.json and verify.md; else the current folder."),
     ] = None,
     name_accounts: Annotated[
-        bool, typer.Option("--name-accounts", help="Name account and namespace in the report.")
+        bool, typer.Option("--name-accounts", help="Name the account and the namespace in the report.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Send no request; say what would be touched, and what it costs.")
+        bool,
+        typer.Option("--dry-run", help="Send no request; say what a run would write, and what it costs."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """
-    Ask account and namespace whether they answer as this library believes. Exit code 0: all held, 1: a difference without
-    consequence, 2: a promise is broken, 3: it could not be run.
+    Check that the Cosmos DB account and the Service Bus namespace answer as this library expects. Exit code 0: all claims held, 1: an
+    answer differs, but no guarantee depends on it, 2: a guarantee is broken, 3: the check could not be run, or only in part.
 
-    Uses the OUTBOX_ variables of a worker, with the identity that runs this. Name containers, a topic and two subscriptions that nothing else
-    uses; it creates none. All that is written carries the run's id, and is deleted at the end, also after Ctrl-C and SIGTERM. An option that is not known
-    is exit code 2 too, without a report.
+    The settings are the OUTBOX_ variables of a worker, and the identity is that of the caller. Name containers, a topic and two
+    subscriptions that no other program uses; the command creates none. All documents and messages that it writes have the id of the run,
+    and are deleted at the end, also after Ctrl-C or SIGTERM. An unknown option is exit code 2, too, but no report is written.
     """
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     screen = sys.stderr if as_json else sys.stdout
@@ -110,7 +112,7 @@ async def verify(
     except OutboxError as error:
         fail(error, as_json=as_json)
         raise typer.Exit(_NOT_RUN) from None
-    except Exception as error:  # Python's own exit code would say that an answer differs
+    except Exception as error:  # Python would exit with 1, which here means that an answer differs
         fail(error, as_json=as_json, message=f"It could not be run: {type(error).__name__}: {error}")
         raise typer.Exit(_NOT_RUN) from error
     said = f"{ENDS[code]} Exit code {code}. The report: {', '.join(map(str, files))}"
@@ -121,7 +123,7 @@ async def verify(
 @contextmanager
 def _end_by_signals() -> Iterator[None]:
     """
-    Let SIGTERM do the same as Ctrl-C. Say at once that the run's documents and messages are being deleted, for that takes some
+    Let SIGTERM end the run as Ctrl-C does. Print at once that the run's documents and messages are being deleted, because this takes some
     seconds.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -143,10 +145,10 @@ def _end_by_signals() -> Iterator[None]:
 
 def _shares(wanted: tuple[str, ...]) -> dict[str, float]:
     """
-    Return how much of each wanted part is wanted.
+    Return the parts that are to run, each with the share of its claims that `--only` asks for. The estimate of the cost uses the share.
 
     Raises:
-        UsageError: nothing has a name that is wanted.
+        UsageError: `--only` has a name that no part or claim has.
     """
     shares: dict[str, float] = {}
     for one in wanted or _PARTS:
@@ -166,7 +168,7 @@ def _module(area: str) -> Any:
 
 
 async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
-    """Return the outcomes of a part. If the part fails as a whole, or cannot be run, that is one outcome."""
+    """Run a part and return its outcomes. If the part fails as a whole or cannot be run, return one outcome that says why."""
     try:
         if _PARTS[area][1]:
             await need_subscriptions(site)
@@ -191,7 +193,7 @@ def _row(one: Outcome) -> str:
 def _plan(
     seconds: float, subscriptions: tuple[str, str], shares: Mapping[str, float]
 ) -> tuple[object, Table | str, str]:
-    """Return what a run would touch and cost, for programs and for people."""
+    """Return what a run would write and cost, as JSON for programs and as a table for people."""
     settings = load(for_command=True)
     rows: list[dict[str, Any]] = []
     for area in filter(shares.get, _PARTS):

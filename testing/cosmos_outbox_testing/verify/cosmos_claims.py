@@ -1,4 +1,8 @@
-"""What Cosmos DB answers: a probe for each claim of `cosmos_claims.toml`, by Microsoft's SDK alone where the claim is not about our poll."""
+"""
+The probes of `cosmos_claims.toml`, which test what Cosmos DB answers.
+
+They use only Microsoft's SDK, except for the claims about the library's own change feed reader.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +36,14 @@ _OLD_ETAG: dict[str, Any] = {"etag": '"old"', "match_condition": MatchConditions
 
 
 def cost(seconds: float) -> Cost:
-    """Return the cost of the claims."""
-    touches = "documents of the data container, under partition keys of its own"
+    """Return what testing all these claims costs, for `--dry-run`."""
+    touches = "documents in the data container, under partition keys of the run"
     return Cost(requests=250, request_units=2_500, seconds=30, touches=touches)
 
 
 async def _batch(site: Site, name: str, operations: list[Any], **options: Any) -> str:
     async def send() -> Any:
-        # The SDK takes the etag out of the operation, so a batch that is sent again would have none.
+        # Copy the operations for each attempt, because the SDK removes the etag from the operations that it is given.
         fresh = [(kind, arguments, *map(dict, conditions)) for kind, arguments, *conditions in operations]
         return await site.data.execute_item_batch(fresh, site.sdk_key(name), **options)
 
@@ -70,8 +74,8 @@ async def _changes(site: Site, name: str, start: Any = "Beginning") -> list[dict
     pages = count(1)
 
     def turn(*_: object) -> None:
-        if next(pages) > _MOST_PAGES:  # without a position the SDK asks for the same page for ever
-            raise RuntimeError(f"The change feed has no end: {_MOST_PAGES} pages were read.")
+        if next(pages) > _MOST_PAGES:  # if an answer has no position, the SDK asks for the same page for ever
+            raise RuntimeError(f"The change feed did not end: the SDK read {_MOST_PAGES} pages of it.")
 
     options: Any = {"partition_key": site.sdk_key(name), "start_time": start, "response_hook": turn}
     return await site.all_of(lambda: site.data.query_items_change_feed(**options))
@@ -103,7 +107,7 @@ async def lost_answer(site: Site) -> str:
     entity, event = site.document(name), site.document(name, type="verifyEvent")
 
     def lose(*_: object) -> None:
-        raise ConnectionError("The answer is lost on purpose.")
+        raise ConnectionError("This probe drops the answer on purpose.")
 
     with suppress(ConnectionError):
         await _batch(site, name, _creates(entity, event), response_hook=lose)
@@ -188,7 +192,7 @@ async def _range_of(site: Site, name: str) -> FeedRange:
 
 
 async def _after(site: Site, where: FeedRange, position: str | None) -> tuple[str, list[str]]:
-    """Read to the end of a range's feed. Return the position there, and the ids of this run that came on the way."""
+    """Read the change feed of a range to its end. Return the position there, and the ids of this run's documents that were read."""
     feed, ids = site.connection.feed, []
     rid = (await retry_reads(feed.describe, RetryOptions())).container_rid
     options: Any = {"container_rid": rid, "start": StartFrom.NOW, "max_items": 100}
@@ -284,7 +288,7 @@ async def ids(site: Site) -> str:
     for kind, end in (("space", " "), ("tab", "\t"), ("line end", "\n"), ("escape", "%20x")):
         name = site.name()
         document = site.document(name, name + end)
-        # in some other methods the SDK itself refuses such ids
+        # Create the document in a batch, because other methods of the SDK refuse such ids before sending a request.
         created = await _batch(site, name, _creates(document))
         read = partial(site.data.read_item, document["id"], site.sdk_key(name))
         said, item = await site.answer_of(read)
@@ -384,7 +388,7 @@ async def near(site: Site) -> str:
 async def split(site: Site) -> str:
     feed, control = site.connection.feed, os.environ.get("EMULATORS_CONTROL")
     if control is None or account_of(site.client).host not in ("127.0.0.1", "localhost"):
-        raise NotHere("A split can be forced on the emulators alone, where EMULATORS_CONTROL is set.")
+        raise NotHere("A split can be forced only on the emulators, and only if EMULATORS_CONTROL is set.")
     where = await _range_of(site, site.name())
     position, _ = await _after(site, where, None)
     written: list[str] = []
@@ -418,10 +422,10 @@ NAMES = [one.name for one in CLAIMS]
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Test all claims, but for the one about the whole run."""
+    """Test all claims about Cosmos DB except "throttled", which is judged at the end of the run."""
     return await ask_all([one for one in CLAIMS if one.name != "throttled"], site, tell)
 
 
 async def judge_throttling(site: Site, tell: Tell) -> list[Outcome]:
-    """Test whether the account throttled, after all parts."""
+    """Test the claim "throttled" after all parts of the run: whether the account refused requests with 429."""
     return await ask_all([one for one in CLAIMS if one.name == "throttled"], site, tell)

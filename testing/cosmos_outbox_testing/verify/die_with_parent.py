@@ -1,8 +1,9 @@
 """
-Become a program that dies with its parent: `die_with_parent.py PARENT_PID PROGRAM ARGUMENT...`.
+Run a program so that it is killed when its parent process dies: `die_with_parent.py PARENT_PID PROGRAM ARGUMENT...`.
 
-The kernel sends SIGKILL when the parent dies, even by SIGKILL itself, when no cleanup of the parent can run. Done
-by a process of its own before `exec`, since Python code between fork and exec can deadlock where threads run.
+This script asks the kernel to send it SIGKILL when the parent dies, and then replaces itself with the program. That works even if the
+parent itself was killed with SIGKILL and could not clean up. It is a script, and not code between fork and exec in the parent, because
+such code can deadlock in a process with threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """
-    Ask the kernel (Linux) to signal this process when its parent dies. Elsewhere, only the parent's own cleanup ends the program.
+    Ask the kernel for the signal, then become the program. Only Linux has this feature: on other systems, the program ends only if its
+    parent stops it.
     """
     parent, program = int(sys.argv[1]), sys.argv[2:]
     with contextlib.suppress(AttributeError, OSError):

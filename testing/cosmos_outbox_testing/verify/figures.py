@@ -1,4 +1,6 @@
-"""Figures: what each operation of a commit, a worker and a consumer takes here: milliseconds, and request units."""
+"""
+The part "figures" of `cosmos-outbox verify`: measure how many milliseconds and request units the operations of the library take.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,23 @@ NAMES = ("commit", "read", "poll", "checkpoint", "send", "send-batch", "receive"
 _TIMES = 25
 _BODY = "x" * 1_000
 _BATCH = 50
-_UNITS_OF_ALL = 60  # request units of one operation of each kind, about
+_UNITS_OF_ALL = 60  # about how many request units one operation of each kind takes together
 
 Operation = Callable[[int], Awaitable[object]]
 
 
 def cost(seconds: float) -> Cost:
-    """Return the cost of the measurement."""
+    """Return what the measurement costs, for `--dry-run`."""
     return Cost(
         requests=_TIMES * 11,
         request_units=_TIMES * _UNITS_OF_ALL,
         seconds=40,
-        touches="documents of the data and lease containers and messages of the topic, of the run's own",
+        touches="documents of the run in the data and lease containers, and messages of the run in the topic",
     )
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Measure each operation, one after another, over open links and connections."""
+    """Measure the operations one after another. Links and connections are open before, so that the figures do not include opening them."""
     outcomes = []
     async with AsyncExitStack() as stack:
         for operations in (_of_cosmos(site), _of_service_bus(site, stack)):
@@ -95,12 +97,12 @@ async def _of_cosmos(site: Site) -> AsyncIterator[tuple[str, str, Operation]]:
         batch: list[Any] = [("replace", (entity["id"], entity)), ("create", (event,))]
         await site.must(partial(site.data.execute_item_batch, batch, site.sdk_key(key)))
 
-    yield "commit", "A batch replaces an entity of 1 KB and creates an event of 1 KB.", commit
+    yield "commit", "Commit a batch that replaces an entity of 1 KB and creates an event of 1 KB.", commit
 
     async def read(number: int) -> None:
         await site.must(partial(site.data.read_item, entity["id"], site.sdk_key(key)))
 
-    yield "read", "A document of 1 KB is read by its id.", read
+    yield "read", "Read a document of 1 KB by its id.", read
     feed = site.connection.feed
     described, ranges = await feed.describe(), await feed.physical_ranges()
     options: dict[str, Any] = {"container_rid": described.container_rid, "max_items": 100}
@@ -111,14 +113,14 @@ async def _of_cosmos(site: Site) -> AsyncIterator[tuple[str, str, Operation]]:
 
     yield (
         "poll",
-        "A poll of the change feed of one range that has nothing new, by the worker's own poll.",
+        "Poll the change feed of a range without changes, as the worker does.",
         poll,
     )
 
     async def checkpoint(number: int) -> None:
         await site.must(partial(site.leases.replace_item, lease["id"], lease | {"number": number}))
 
-    yield "checkpoint", "A lease is replaced, as at each checkpoint and renewal.", checkpoint
+    yield "checkpoint", "Replace a lease, as at each checkpoint and renewal.", checkpoint
 
 
 async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tuple[str, str, Operation]]:
@@ -131,20 +133,20 @@ async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tu
     async def send(number: int) -> None:
         await sender.send_messages(own.message(f"one-{number}", body=_BODY))
 
-    yield "send", "A message of 1 KB is sent alone.", send
+    yield "send", "Send a single message of 1 KB.", send
 
     async def send_batch(number: int) -> None:
         await sender.send_messages(
             [own.message(f"batch-{number}-{one}", body=_BODY) for one in range(_BATCH)]
         )
 
-    yield "send-batch", f"A batch of {_BATCH} messages of 1 KB is sent.", send_batch
+    yield "send-batch", f"Send a batch of {_BATCH} messages of 1 KB.", send_batch
     receiver = await stack.enter_async_context(own.receiver())
 
     async def receive(number: int) -> None:
         await receiver.complete_message((await took(receiver))[0])
 
-    yield "receive", "A message of an open session is received and completed, by the SDK.", receive
+    yield "receive", "Receive and complete a message of an open session, with the SDK.", receive
     other = await stack.enter_async_context(open_connection(site.connection.settings))
     await other.data.read()
 
@@ -155,5 +157,5 @@ async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tu
         await receiver.complete_message((await took(receiver))[0])
         return await site.answer(partial(other.data.read_item, name, site.sdk_key(name)))
 
-    said = "A document is created, a message of it arrives, and another client reads it: how often it is missing."
+    said = "Create a document, receive a message about it, and read it with another client. Count how often it is missing."
     yield "read-behind", said, read_behind

@@ -1,4 +1,4 @@
-"""The consumer of the main job: it notes, beside each account, which deposits took effect, in which order and when."""
+"""The consumer of the main job. For each account, it notes in a ledger which deposits took effect, in which order and when."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cosmos_outbox_testing.verify.site import TTL_SECONDS, key_of
 
 class Ledger(Entity):
     """
-    The bookings of one account: a line for each deposit, in order. It is one text, because Cosmos DB then keeps no index of its
-    lines.
+    The deposits of one account that took effect, in order, one line each. All lines are one string, because Cosmos DB would index each
+    element of a list.
     """
 
     ttl = timedelta(seconds=TTL_SECONDS)
@@ -29,7 +29,7 @@ class Ledger(Entity):
         return key_of(self.account, self.levels)
 
 
-# Where nothing is parked, messages of a failed run do not concern an operator.
+# Without a parked container, dead-letter the messages that fail, so that the run can delete them at its end.
 _ON_FAILURE = "park" if os.environ.get("OUTBOX_PARKED_CONTAINER") else "dead_letter"
 consumer = Consumer("verify", on_failure=_ON_FAILURE, record_ttl=timedelta(minutes=15))
 

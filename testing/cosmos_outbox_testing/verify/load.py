@@ -1,5 +1,5 @@
 """
-The load: entities changed through the outbox, each by one task, and a record of what every commit returned.
+The load of the main job: tasks change accounts through the outbox and record the events that each commit returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Record = Callable[[CommittedEvent], None]
 
 
 class Deposited(DomainEvent):
-    """The event that most commits raise, some of them several times."""
+    """The event that an account records for each deposit. A commit has up to five of them."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     account: str
@@ -40,7 +40,7 @@ class Deposited(DomainEvent):
 
 
 class Account(Entity):
-    """An account: its events make sense only in the order in which they were committed."""
+    """An account that receives deposits. The order of its events matters, so the audit can check it."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     balance: int = 0
@@ -65,7 +65,7 @@ async def change_accounts(
     stop: asyncio.Event,
     record: Record,
 ) -> None:
-    """Change accounts side by side until `stop` is set. Every commit under way then is finished and recorded."""
+    """Change the accounts at the same time, each in its own task, until `stop` is set. Commits that run then are finished and recorded."""
     async with asyncio.TaskGroup() as group:
         for number, account in enumerate(accounts):
             chance = random.Random(f"{seed}/{number}")
@@ -112,7 +112,7 @@ async def _change(
 
 
 async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
-    # While a partition splits, the outcome of a commit is sometimes unknown; the same unit of work then finds it out.
+    # While a partition splits, the outcome of a commit is sometimes unknown. To commit the same unit of work again finds it out.
     while True:
         try:
             return (await commit()).events
@@ -121,7 +121,7 @@ async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent,
 
 
 async def _with_etag(uow: UnitOfWork, account: Account) -> Account:
-    """Return the account with its present etag, which is unknown after a commit whose answer was lost."""
+    """Read the account again if its etag is not known, which happens when the answer to a commit was lost. Return the account."""
     while account.etag is None:
         uow.rollback()
         try:

@@ -1,5 +1,5 @@
 """
-The main job: commits under load, two workers and two consumers in processes of their own, one of each killed; then the audit.
+The part "job" of `cosmos-outbox verify`: run two workers and two consumers under load, kill one of each, and audit the result.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cosmos_outbox_testing.verify.site import Site
 AREA = "job"
 _ACCOUNTS, _COMMITS_PER_SECOND = 24, 8.0
 _EVENTS_OF_A_COMMIT = 2  # events of a commit, on average
-_UNITS_OF_AN_EVENT = 40  # request units of an event: of its commit and of its effect
+_UNITS_OF_AN_EVENT = 40  # how many request units an event takes, with its commit and its effect
 _PEEKED = 250
-_FALLBACK = "SdkFallback"  # in the records that workers and consumers log
+_FALLBACK = "SdkFallback"  # the record that workers and consumers log when they give up a bypass of the SDK
 _WATCH_SECONDS = 1.0
 _STARTED_SECONDS, _STALLED_SECONDS = (
     120.0,
     150.0,
-)  # a session's lock may last a minute before another consumer gets it
+)  # so long because the lock of a killed consumer may last a minute before another consumer gets its session
 _SETTINGS = {
     "OUTBOX_START": "now",  # so that the container's older documents do not count as the run's
     "OUTBOX_LEASE_EXPIRATION_SECONDS": "10",
@@ -49,7 +49,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """An event that arrived in the topic, or as an effect."""
+    """An event as the audit sees it: as a message in the topic, or as an effect in a ledger."""
 
     message_id: str
     created_at: str | None
@@ -58,11 +58,11 @@ class Arrived:
 
 
 def cost(seconds: float) -> Cost:
-    """Return the cost of a job of so many seconds."""
+    """Return what a job of so many seconds costs, for `--dry-run`."""
     events = int(seconds * _COMMITS_PER_SECOND * _EVENTS_OF_A_COMMIT)
     touches = (
-        "documents of the data container, leases of a processor of the run's own, both subscriptions. A worker of yours that relays the "
-        "data container sends the run's events too: stop it, or name another container"
+        "documents of the data container, leases of the run's own processor, both subscriptions. If a worker of yours relays the data "
+        "container, it sends the run's events too: stop it, or name another container"
     )
     return Cost(
         requests=events * 5, request_units=events * _UNITS_OF_AN_EVENT, seconds=seconds + 90, touches=touches
@@ -70,7 +70,7 @@ def cost(seconds: float) -> Cost:
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Do the job, and return the audit's results for the topic and for the effects."""
+    """Run the job. Return the outcomes: for the bypasses of the SDK, for the messages in the topic, and for the effects."""
     started, charged = time.monotonic(), site.request_units
     try:
         with tempfile.TemporaryDirectory(prefix="cosmos-outbox-verify-") as logs:
@@ -122,8 +122,8 @@ class _Job:
         wanted = {event.event_id for event in self._committed}
         await self._grown(children, wanted, self._effects)
         await self._grown(children, wanted, self._topic)
-        # The other worker sends again what the dead worker had sent since its last checkpoint. Wait for these
-        # copies too: each is a chance for an effect to happen twice.
+        # The other worker sends again what the killed worker had sent since its last checkpoint. Wait for these copies, too, because
+        # each of them tests that no message takes effect twice.
         alive = {child.name.removeprefix("worker-") for child in workers if not child.killed}
         await self._until(children, lambda: self._is_owned_by(alive), _STARTED_SECONDS)
         await asyncio.sleep(_WATCH_SECONDS * 2)
@@ -172,7 +172,7 @@ class _Job:
             stop.set()
 
     async def _owners(self) -> dict[str, str | None]:
-        """Return the worker that owns each lease of the run's processor."""
+        """Return, for each lease of the run's processor, the worker that owns it."""
         query = "SELECT c.id, c.Owner FROM c WHERE STARTSWITH(c.id, @run) AND IS_DEFINED(c.LeaseToken)"
         return {one["id"]: one.get("Owner") for one in await self._query(self._site.leases, query)}
 
@@ -181,7 +181,7 @@ class _Job:
         return bool(owners) and set(owners.values()) <= names
 
     async def _topic(self) -> list[Arrived]:
-        """Return the run's events in the order of the topic, as the subscription without sessions has them."""
+        """Peek at the subscription without sessions, and return the run's events in the order of the topic."""
         found: list[Arrived] = []
         after = 1
         async with self._own.receiver(subscription_name=self._site.plain, session_id=None) as receiver:
@@ -191,7 +191,7 @@ class _Job:
         return found
 
     async def _effects(self) -> list[Arrived]:
-        """Return the effects on each account, in order."""
+        """Read the ledgers, and return the effects on each account, in order."""
         query = "SELECT c.id, c.data.lines FROM c WHERE c.type = 'ledger' AND STARTSWITH(c.id, @run)"
         lines = [
             line.split()
@@ -215,7 +215,7 @@ class _Job:
     async def _grown(
         self, children: Children, wanted: set[str], read: Callable[[], Awaitable[list[Arrived]]]
     ) -> None:
-        """Return when all effects are there, or no more come."""
+        """Call `read` until it returns all wanted events, or returns no new ones for a long time."""
         seen, deadline = -1, 0.0
         while True:
             found = {one.message_id for one in await read()}
@@ -227,7 +227,7 @@ class _Job:
             await asyncio.sleep(_WATCH_SECONDS)
 
     def _trust(self, children: Children) -> Outcome:
-        """Say whether the parts that bypass the SDKs, and verify themselves, were used to the end."""
+        """Return the outcome that says whether the parts that bypass the SDK were used until the end of the job."""
         logs = {child.name: child.log.read_text(errors="replace") for child in children.all}
         lost = sorted(
             {line.strip()[:200] for log in logs.values() for line in log.splitlines() if _FALLBACK in line}
@@ -237,11 +237,11 @@ class _Job:
             name="bypasses",
             area=AREA,
             held=Held.DIFFERENT if lost else Held.HELD,
-            statement="What bypasses the Service Bus SDK and verifies itself is trusted to the end of the job: the encoder, and the lean "
-            "receiver where its extra is installed.",
+            statement="The parts that bypass the Service Bus SDK check their own results, and are used until the end of the job. These "
+            "are the encoder and, if its extra is installed, the lean receiver.",
             expected=trusted,
             found=self._site.without_secrets("; ".join(lost)) or trusted,
-            meaning="The SDK does that work here: set OUTBOX_SDK_ONLY=true, and leave OUTBOX_RECEIVER at sdk.",
+            meaning="A part was given up, and the SDK did its work. Set OUTBOX_SDK_ONLY=true, and leave OUTBOX_RECEIVER at sdk.",
         )
 
     def _outcome(self, name: str, promise: str, found: Audit, *figures: tuple[str, float | None]) -> Outcome:
@@ -261,17 +261,17 @@ class _Job:
             statement=_STATEMENTS[name],
             expected=f"each of {found.committed} once, in the order of its key",
             found=said.replace("_", " "),
-            meaning="A guarantee does not hold here: attach the report to an issue, and do not go on before it is explained.",
+            meaning="A guarantee does not hold here. Attach the report to an issue, and do not use the outbox until this is explained.",
             promise=promise,
             figures={label: value for label, value in figures if value is not None},
         )
 
 
 _STATEMENTS = {
-    "topic": "Each event that was committed is in the topic once, in the order of its key, although a worker was killed. "
-    "Its figures compare this machine's clock with the broker's, and hold the time until the other worker took over.",
-    "effects": "Each event that was committed took effect once, in the order of its key, although a consumer was killed. "
-    "Its figures end where the handler begins to commit.",
+    "topic": "Each committed event is in the topic once, in the order of its partition key, although a worker was killed. "
+    "The figures compare this machine's clock with the broker's, and include the time until the other worker took over.",
+    "effects": "Each committed event took effect once, in the order of its partition key, although a consumer was killed. "
+    "The figures end at the time when the handler begins to commit.",
 }
 
 

@@ -1,4 +1,4 @@
-"""OwnSession: a session that one probe has for itself: it sends to the topic, and receives by the SDK alone."""
+"""OwnSession: a Service Bus session that only one probe uses. The probe sends to it and receives from it with Microsoft's SDK."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from azure.servicebus.exceptions import ServiceBusError
 from cosmos_outbox_testing.verify.claims import NotRun, denial_of
 from cosmos_outbox_testing.verify.site import TTL_SECONDS, Site
 
-ARRIVES_SECONDS = 20.0  # seconds to wait for a message that has to come
-BRIEFLY = 2.0  # seconds to wait for a message that must not come
+ARRIVES_SECONDS = 20.0  # how many seconds a probe waits for a message that has to come
+BRIEFLY = 2.0  # how many seconds a probe waits for a message that must not come
 _LONGEST_LOCK_SECONDS = 65.0
 _MANY = 100
 
 
 class OwnSession:
-    """A session whose id begins with the run's id, as do the ids of its messages."""
+    """The session of one probe. Its id and the ids of its messages begin with the run's id."""
 
     def __init__(self, site: Site) -> None:
         if site.bus is None:
-            raise NotRun("No Service Bus namespace and topic are named.")
+            raise NotRun("No Service Bus topic is named: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")
         self.site, self.bus, self.id = site, site.bus, site.name()
         site.sends = True
 
     def message(self, name: str, *, body: str = "", **options: Any) -> ServiceBusMessage:
-        """Return a message whose body is its name, or more. Its id ends with the name."""
+        """Return a message of the session. Its id ends with its name. Its body is its name, or else `body`."""
         own = {"message_id": f"{self.id}-{name}", "session_id": self.id}
         lives = {"time_to_live": timedelta(seconds=TTL_SECONDS)}
         return ServiceBusMessage(body or name, **own | lives | options)
@@ -39,7 +39,7 @@ class OwnSession:
     def message_as_it_is(
         self, message_id: str, annotations: dict[str, object] | None = None
     ) -> AmqpAnnotatedMessage:
-        """Return a message that the SDK does not check."""
+        """Return a message of the session with any id and annotations. The SDK does not check messages of this type."""
         properties = AmqpMessageProperties(message_id=message_id, group_id=self.id)
         return AmqpAnnotatedMessage(data_body=[b"1"], annotations=annotations, properties=properties)
 
@@ -47,19 +47,19 @@ class OwnSession:
         return self.bus.get_topic_sender(self.site.topic)
 
     async def send(self, *messages: Any) -> None:
-        """Send messages one after another; a name stands for its message, a list for one batch."""
+        """Send messages one after another. A name is sent as the message with that name, and a list as one batch."""
         async with self.sender() as sender:
             for one in messages:
                 await sender.send_messages(self.message(one) if isinstance(one, str) else one)
 
     def receiver(self, **options: Any) -> ServiceBusReceiver:
-        """Return a receiver of the session, or of another entity of the topic."""
+        """Return a receiver of the session. With options, return a receiver of another session, subscription or sub-queue of the topic."""
         given = {"subscription_name": self.site.sessions, "session_id": self.id} | options
         return self.bus.get_subscription_receiver(self.site.topic, **given)
 
     @asynccontextmanager
     async def hold(self, *names: Any) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
-        """Send messages, and hold the session after receiving the first two, which are not settled."""
+        """Send messages, receive the first two without settling them, and yield the receiver, which holds the session, and the messages."""
         await self.send(*names)
         async with self.receiver() as receiver:
             messages: list[ServiceBusReceivedMessage] = []
@@ -68,7 +68,7 @@ class OwnSession:
             yield receiver, messages
 
     async def rest(self) -> list[ServiceBusReceivedMessage]:
-        """Complete the rest of the session, and return it in order."""
+        """Complete the messages that are left in the session, and return them in order."""
         async with self.receiver() as receiver:
             found: list[ServiceBusReceivedMessage] = []
             while some := await receiver.receive_messages(_MANY, max_wait_time=BRIEFLY):
@@ -78,11 +78,11 @@ class OwnSession:
             return found
 
     def dead_letters(self, **options: Any) -> ServiceBusReceiver:
-        """Return a receiver of the dead letters."""
+        """Return a receiver of the subscription's dead letters."""
         return self.receiver(session_id=None, sub_queue=ServiceBusSubQueue.DEAD_LETTER, **options)
 
     async def dead(self, since: int) -> list[ServiceBusReceivedMessage]:
-        """Peek at the dead letters of the run, from a sequence number on."""
+        """Peek at the dead letters of the subscription from a sequence number on. Return those of this session."""
         async with self.dead_letters() as receiver:
             found = await receiver.peek_messages(_MANY, sequence_number=since)
         return [one for one in found if self.owns(one)]
@@ -93,7 +93,11 @@ class OwnSession:
     async def of_plain(
         self, receiver: ServiceBusReceiver, wait: float = ARRIVES_SECONDS
     ) -> ServiceBusReceivedMessage:
-        """Receive the message from an entity without sessions. Other messages of the run are completed, all others are given back."""
+        """
+        Receive the message of this probe from a subscription without sessions.
+
+        Other messages of the run are completed. Messages of other programs are given back.
+        """
         while True:
             found, mine = await took(receiver, _MANY, wait), None
             for one in found:
@@ -108,31 +112,34 @@ class OwnSession:
 
 
 def name_of(message: Any) -> str:
-    """Return the name of a message."""
+    """Return the name of a message, which is the beginning of its body."""
     return b"".join(message.body).decode()[:40]
 
 
 def names(messages: Iterable[Any]) -> str:
-    """Return the names of messages, in their order."""
+    """Return the names of messages in order, as the text of an answer."""
     return " ".join(name_of(one) for one in messages) or "nothing"
 
 
 def counts(messages: Iterable[Any]) -> str:
-    """Return names and delivery counts."""
+    """Return the names and delivery counts of messages, as the text of an answer."""
     return ", ".join(f"{name_of(one)}: {one.delivery_count}" for one in messages) or "nothing"
 
 
 async def took(
     receiver: ServiceBusReceiver, most: int = 1, wait: float = ARRIVES_SECONDS
 ) -> list[ServiceBusReceivedMessage]:
-    """Receive messages; fail if they do not come."""
+    """Receive messages. Raise TimeoutError if none comes in time."""
     if not (found := await receiver.receive_messages(most, max_wait_time=wait)):
-        raise TimeoutError(f"no message came in {wait:g} s")
+        raise TimeoutError(f"no message arrived within {wait:g} s")
     return found
 
 
 async def refusal(call: Awaitable[object]) -> str:
-    """Return the condition with which the broker refuses a call, or the name of another error; "accepted" if there is none."""
+    """
+    Make a call that the broker may refuse. Return the AMQP condition of the refusal or, if it has none, the name of the error. Return
+    "accepted" if the broker did not refuse the call.
+    """
     try:
         await call
     except ServiceBusError as error:
@@ -143,8 +150,15 @@ async def refusal(call: Awaitable[object]) -> str:
 
 
 def lock_of(until: datetime | None) -> float:
-    """Return how many seconds a lock still lasts, and a little more. Refuse a lock that is too long for a probe."""
+    """
+    Return how many seconds to wait until a lock has ended.
+
+    Raises:
+        NotRun: the lock lasts too long for a probe.
+    """
     left = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds() if until else 0.0
     if left > _LONGEST_LOCK_SECONDS:
-        raise NotRun(f"The subscription locks for {left:.0f} s; set its lock duration to 60 s or less.")
+        raise NotRun(
+            f"The subscription locks sessions for {left:.0f} s. Set its lock duration to 60 s or less."
+        )
     return max(left, 0.0) + 1.0

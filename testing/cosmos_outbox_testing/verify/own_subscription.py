@@ -1,4 +1,4 @@
-"""OwnSubscription: the caller's subscription as the contract of subscriptions needs it: with the sessions of one test alone."""
+"""OwnSubscription: shows each contract test only its own sessions of the subscription that the caller of `verify` named."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.own_session import OwnSession, lock_of
 from cosmos_outbox_testing.verify.site import Site
 
-_LONGEST_LOCK_SECONDS = 20.0  # several tests wait until a lock ends
+_LONGEST_LOCK_SECONDS = 20.0  # if locks last longer, the tests that wait until a lock ends are skipped
 _BRIEFLY = 0.3
-_DELIVERIES = 10  # used if the subscription does not say it
+_DELIVERIES = 10  # how many deliveries a subscription allows by default
 
 
 class _OwnReceived:
-    """A session in which the ids are the names that the test gave."""
+    """A session of a test. It removes the prefix of the test from ids, so that the test sees the names that it gave."""
 
     def __init__(self, session: Session, entity: OwnSubscription) -> None:
         self._session, self._entity = session, entity
@@ -52,7 +52,7 @@ class _OwnReceived:
 
 
 class OwnSubscription(SubscriptionBackend):
-    """The subscription with sessions, as one test sees it: only sessions that begin with its name."""
+    """The subscription with sessions, as one contract test sees it: it has only the sessions whose ids begin with the test's name."""
 
     def __init__(self, own: OwnSession, received: Subscription, lock_seconds: float) -> None:
         self._own, self._received, self._lock_seconds = own, received, lock_seconds
@@ -66,12 +66,18 @@ class OwnSubscription(SubscriptionBackend):
             return None
         if not str(session.id).startswith(self.name):
             await session.close()
-            raise NotRun("Others' messages wait in the subscription: name one that nothing else uses.")
+            raise NotRun(
+                "Other programs' messages wait in the subscription. Name one that only this run uses."
+            )
         self._accepted.append(session)
         return _OwnReceived(session, self)
 
     async def empty(self) -> None:
-        """Complete the messages that earlier tests of the run left. A session of another program stays: `accept` refuses it."""
+        """
+        Complete the messages that earlier tests of this run left in the subscription.
+
+        If this finds a session of another program, it leaves the session alone, and `accept` then raises an error.
+        """
         ours = True
         while ours and (session := await self._received.accept(_BRIEFLY)) is not None:
             ours = str(session.id).startswith(self._own.site.run)
@@ -91,18 +97,18 @@ class OwnSubscription(SubscriptionBackend):
     async def passes(self, seconds: float) -> None:
         if self._lock_seconds > _LONGEST_LOCK_SECONDS:
             pytest.skip(
-                f"A lock lasts longer than {_LONGEST_LOCK_SECONDS:.0f} s, or the suite waits for none."
+                f"A lock lasts longer than {_LONGEST_LOCK_SECONDS:.0f} s, or this suite does not wait for locks."
             )
         await asyncio.sleep(seconds / LOCK_SECONDS * self._lock_seconds)
 
     async def waited_for(self) -> None:
-        await asyncio.sleep(1)  # no service tells which calls wait
+        await asyncio.sleep(1)  # Service Bus does not tell whether a call waits, so wait for a while
 
     def go_away(self) -> None:
-        pytest.skip("No service goes away when it is told to.")
+        pytest.skip("A test cannot make Service Bus unavailable.")
 
     def come_back(self) -> None:
-        """Do nothing: the broker was not away."""
+        """Do nothing, because `go_away` skips the test."""
 
     async def dead_letters(self) -> Letters:
         return [
@@ -116,12 +122,14 @@ class OwnSubscription(SubscriptionBackend):
 
     def stored(self) -> int:
         """
-        Return how many messages were neither completed nor set aside. The deliveries that follow show whether the broker agrees.
+        Return how many messages of the test were neither completed nor dead-lettered, as counted here.
+
+        The broker is not asked, but the messages that the test receives later show whether the count is right.
         """
         return self.count
 
     async def end(self) -> None:
-        """Give back the messages that a failed test still holds. The deferred ones are deleted at the end of the run."""
+        """Close the sessions that a failed test still holds. Its deferred messages are deleted at the end of the run."""
         for accepted in self._accepted:
             with suppress(SubscriptionError):
                 await accepted.close()
@@ -131,8 +139,12 @@ def opener_for(
     site: Site, receiving: Callable[..., AbstractAsyncContextManager[Subscription]], *, waits: bool
 ) -> Opened:
     """
-    Return a function that opens the caller's subscription for a test, with one kind of receiver. Tests that wait for locks are left
-    out unless `waits`.
+    Return the fixture `opened` of the subscription contract: a function that opens the caller's subscription for a test.
+
+    Args:
+        site: has the subscription.
+        receiving: opens the subscription with the receiver under test.
+        waits: whether to run the tests that wait until a lock ends. If not, they are skipped.
     """
 
     @asynccontextmanager
@@ -140,7 +152,7 @@ def opener_for(
         *, sessions: bool = True, max_deliveries: int = _DELIVERIES, prefetch: int | None = None
     ) -> AsyncIterator[OwnSubscription]:
         if not sessions or max_deliveries != _DELIVERIES:
-            pytest.skip("The subscription is another one.")
+            pytest.skip("This test needs a subscription with other settings.")
         own = OwnSession(site)
         async with own.receiver() as receiver:
             lock_seconds = lock_of(receiver.session.locked_until_utc) if waits else inf

@@ -1,4 +1,6 @@
-"""Own views: what the contract suites need, an empty container and a topic without strangers, on those that the caller named."""
+"""
+Show each contract test only its own documents and messages, as if the containers and the topic that the caller named were empty.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _KEY, _TYPE, _ID, _TTL = "partitionKey", "type", "id", "ttl"
 
 
 class OwnStore:
-    """A store in which a test sees only its own documents: partition keys and types begin with its name."""
+    """A store in which a test sees only its own documents. In the container, their partition keys and types begin with the test's name."""
 
     own_fields = (_KEY, _TYPE)
 
@@ -72,7 +74,7 @@ class OwnStore:
 
 
 class OwnParked(OwnStore):
-    """A store of parked keys for one test alone: partition keys and processors begin with its name."""
+    """A parked store in which a test sees only its own documents. Their partition keys and processors begin with the test's name."""
 
     own_fields = (_KEY, "processor")
 
@@ -95,7 +97,10 @@ class OwnParked(OwnStore):
 
 
 class OwnFeed:
-    """A change feed that begins now, in which a test sees only documents whose keys begin with its name."""
+    """
+    A change feed that begins at the positions in `begins`, and in which a test sees only its own documents. Their partition keys begin
+    with the test's name.
+    """
 
     def __init__(self, feed: ChangeFeed, name: str, begins: Mapping[FeedRange, str]) -> None:
         self._feed, self._name, self._begins = feed, name, begins
@@ -116,7 +121,7 @@ class OwnFeed:
 
 
 class OwnLeases:
-    """The leases of one test alone: ids begin with its name."""
+    """A lease store in which a test sees only its own leases. Their ids begin with the test's name."""
 
     def __init__(self, leases: LeaseStore, name: str) -> None:
         self._leases, self._name = leases, name
@@ -145,7 +150,7 @@ class OwnLeases:
 
 
 class OwnTopic(PublisherBackend):
-    """A topic, and a reader of the sessions of one of its subscriptions."""
+    """The topic that the caller named, as the publisher contract needs it. Messages are read from one of its subscriptions."""
 
     def __init__(self, client: ServiceBusClient, topic: str, subscription: str, publisher: Publisher) -> None:
         self._topic, self.publisher = topic, publisher
@@ -155,20 +160,20 @@ class OwnTopic(PublisherBackend):
         messages: list[ServiceBusReceivedMessage] = []
         options: Any = {"session_id": session_id, "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}
         while True:
-            # this happens on a busy machine; messages that were received stay received
+            # On a busy machine the lock may be lost. Messages that were received before are gone from the broker, so go on after them.
             with suppress(SessionLockLostError):
                 async with self._receiver(**options) as receiver:
                     while not messages or messages[-1].message_id != last.message_id:
                         if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                             break
                         messages += more
-                    # A message too many must show, too.
+                    # Look for another message after the last one, because the contract has to see a message too many.
                     messages += await receiver.receive_messages(1, max_wait_time=0.1)
                 break
         return [_as_sent(message) for message in messages]
 
     def recover(self) -> None:
-        """Do nothing: there is no fault to end."""
+        """Do nothing, because this topic has no faults that a test could ask for."""
 
 
 def _as_sent(message: ServiceBusReceivedMessage) -> OutboundMessage:

@@ -1,4 +1,8 @@
-"""Preflight: the worker's own checks of what a run works on: rights, partition keys, times to live, duplicate detection, the clock."""
+"""
+The part "preflight" of `cosmos-outbox verify`: run the checks of `cosmos-outbox doctor` on the named containers and topic.
+
+They check rights, partition keys, times to live, duplicate detection, and this machine's clock.
+"""
 
 from __future__ import annotations
 
@@ -17,35 +21,35 @@ from cosmos_outbox_worker.doctor.programs import check_application, check_worker
 AREA = "preflight"
 _TRIES = 3
 _EXPIRATION = timedelta(seconds=60)
-# No worker runs, and none should. Messages that expire need not be kept.
+# Findings of `doctor` that are as intended here: no worker runs, so there are no leases and owners. Expired messages may be deleted.
 _MEANT = {"leases", "owners", "dead-lettering"}
-_STATEMENT = "The resources are as `cosmos-outbox doctor` wants them."
+_STATEMENT = "`cosmos-outbox doctor` finds no mistake in the containers, the topic and the subscriptions."
 _RELAYED = (
-    "The processor {!r} has leases of the data container, so its worker would send what this run commits."
+    "The processor {!r} has leases for the data container, so its worker would send the events of this run."
 )
 _OTHERS: Any = {
     "severity": Severity.ERROR,
     "check": "processors",
-    "fix": "Name containers that nothing else uses; or delete the leases of a processor that is no longer in use.",
+    "fix": "Name containers that no other program uses, or delete the leases if the processor is no longer in use.",
 }
-_CREATE = "Create it as a subscription {kind}, or correct {option}, which names one."
+_CREATE = "Create it as a subscription {kind}, or name another one with {option}."
 _REFUSALS = {
     Refusal.MISSING: ("does not exist.", _CREATE),
-    Refusal.SESSIONS: ("is not one {kind}.", _CREATE),
+    Refusal.SESSIONS: ("is not a subscription {kind}.", _CREATE),
     Refusal.DISABLED: ("is disabled.", "Set its status to Active."),
-    Refusal.DENIED: ("refuses this: {said}", "Grant Azure Service Bus Data Receiver, or correct the key."),
+    Refusal.DENIED: ("denies access: {said}", "Grant Azure Service Bus Data Receiver, or correct the key."),
 }
 _HELD = {Severity.ERROR: Held.NOT_RUN, Severity.UNKNOWN: Held.NOT_RUN, Severity.WARNING: Held.DIFFERENT}
 
 
 def cost(seconds: float) -> Cost:
-    """Return the cost of the checks."""
-    touches = "a document in each container, created and deleted; settings of the topic are read, where the identity may"
+    """Return what the checks cost, for `--dry-run`."""
+    touches = "a document in each container, created and deleted; reads settings of the topic if it may"
     return Cost(requests=60, request_units=200, seconds=5, touches=touches)
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Check as `doctor` and `doctor --api` do. After an error, no other part runs."""
+    """Run the checks of `doctor` and `doctor --api`. If they find an error, no other part of the run is started."""
     started, charged = time.monotonic(), site.request_units
     busy, known, unknown = site.throttled, dict[str, Finding](), dict[str, Finding]()
     for number in range(_TRIES):  # if a busy service did not answer, ask again
@@ -55,7 +59,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
         unknown = {name: one for name, one in missing.items() if number == 0 or name in unknown}
         if not unknown:
             break
-    # A service that throttles now and then still answers the claims, and one of them names this.
+    # If the service throttled, an unanswered check does not stop the run: the claims can still be tested, and "throttled" reports it.
     held_of = _HELD | ({Severity.UNKNOWN: Held.DIFFERENT} if site.throttled > busy else {})
     outcomes = [
         Outcome(
@@ -72,7 +76,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     ]
     charged = site.request_units - charged
     if not outcomes:
-        unseen = "" if site.bus else "OUTBOX_TOPIC is not set: no topic was looked at."
+        unseen = "" if site.bus else "OUTBOX_TOPIC is not set, so no topic was checked."
         said: Any = {"held": Held.HELD, "statement": _STATEMENT, "found": unseen}
         said |= {"seconds": time.monotonic() - started, "request_units": charged}
         outcomes = [Outcome(name="resources", area=AREA, **said)]
@@ -83,13 +87,15 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
 
 async def need_subscriptions(site: Site) -> None:
     """
-    See that both subscriptions are there and of their kind, or each claim would be answered otherwise, as if Azure did.
+    Require that both subscriptions exist, one with and one without sessions.
+
+    Otherwise each claim about Service Bus would get another answer than expected, and the report would blame Azure.
 
     Raises:
-        NotRun: one is not, or no Service Bus is named.
+        NotRun: a subscription is missing or of the wrong kind, or no Service Bus namespace is named.
     """
     if site.bus is None:
-        raise NotRun("It needs Service Bus: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")
+        raise NotRun("This part needs Service Bus: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")
     await _check_subscriptions(site, found := Findings())
     for one in found.worst_first():
         raise NotRun(f"{one.message} {one.fix}")
@@ -116,7 +122,7 @@ async def _check_subscriptions(site: Site, found: Findings) -> None:
 
 
 def _question_of(one: Finding) -> str:
-    """Return the question whose answer is not known, without the error that prevented the answer."""
+    """Return what a finding could not find out, without the error that prevented it."""
     return one.message.partition(" is not known: ")[0]
 
 
@@ -125,7 +131,11 @@ def _is_meant(one: Finding, site: Site) -> bool:
 
 
 class _Findings(Findings):
-    """Leaves out a feed that is answered otherwise than it should be, which no right would mend: the claims ask it, and name the promise."""
+    """
+    Findings without those of a change feed read that the service refused as invalid.
+
+    To grant a right would not help there. The claims test the change feed, and name the guarantee that is broken.
+    """
 
     def note(self, operation: str, error: Exception) -> None:
         if not (operation.startswith("read the ") and isinstance(error, InvalidRequest)):

@@ -1,4 +1,4 @@
-"""Redaction: what a report must not hold: what signs in, and the names of the account and of the namespace."""
+"""Remove secrets from the texts of a report, and the names of the account and of the namespace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cosmos_outbox.adapters.cosmos.client import connection_parts
 if TYPE_CHECKING:
     from cosmos_outbox_worker.settings import Settings
 
-_SHORT = 12  # a part of a connection string that is too short for a secret, such as `true`
+_SHORT = 12  # a value in a connection string with at most so many characters, such as `true`, is not a secret
 _GUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def without_secrets(text: str, settings: Settings) -> str:
-    """Return a text without any part of a connection string."""
+    """Return a text in which the values of the connection strings, such as keys and endpoints, are replaced with "…"."""
     for secret in (settings.cosmos_connection_string, settings.servicebus_connection_string):
         for part in (secret.get_secret_value() if secret else "").split(";"):
             value = part.partition("=")[2]
@@ -26,8 +26,9 @@ def without_secrets(text: str, settings: Settings) -> str:
 
 def without_names(text: str, settings: Settings, run: str = "") -> str:
     """
-    Return a text of a service without the names of the account and of the namespace, wherever they stand as a word, and without
-    GUIDs, which may be those of principals and tenants. The run's id stays.
+    Return a text without the names of the account and of the namespace, and without GUIDs, which may identify principals and tenants.
+
+    A name is replaced only if it is a whole word. The id of the run stays in the text.
     """
     given = settings.cosmos_connection_string
     url = connection_parts(given.get_secret_value())["accountendpoint"] if given else settings.cosmos_endpoint
@@ -37,7 +38,7 @@ def without_names(text: str, settings: Settings, run: str = "") -> str:
         if host:
             name, _, domain = host.partition(".")
             words |= {host: word, **({name: word} if domain and not name.isdigit() else {})}
-    # The longest first: a namespace is often the account's name and more.
+    # Try the longest name first, because the name of the namespace often begins with the name of the account.
     known = [re.escape(one) for one in sorted(words, key=len, reverse=True)]
     kept = re.escape(run) or "(?!)"
     pattern = rf"({kept})|(?<![a-z0-9])(?:{'|'.join([*known, _GUID])})(?![a-z0-9])"

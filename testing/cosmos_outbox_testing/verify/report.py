@@ -1,4 +1,8 @@
-"""Report: `verify.json` and `verify.md`, fit to be attached to an issue: no secret, and no name of the account unless it is asked for."""
+"""
+Write the report of `cosmos-outbox verify`: the files verify.json and verify.md, which can be attached to an issue.
+
+They contain no secrets, and the names of the account and the namespace only with `--name-accounts`.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,18 @@ _PACKAGES = ("cosmos-outbox", "azure-cosmos", "azure-servicebus", "azure-identit
 _UNKNOWN = "unknown: it needs the Manage right"
 ENDS = (
     "All that was asked held.",
-    "Something is different, and no guarantee rests on it.",
-    "A guarantee is broken: read what it means below before you use the outbox here.",
-    "It could not be run, or not all of it.",
+    "An answer differs from what was expected, but no guarantee depends on it.",
+    "A guarantee is broken: read below what this means before you use the outbox on this account.",
+    "The run could not be completed: claims were not tested.",
 )
 _PROVES = (
-    "It proves what this account answered to these requests, in this run. It does not prove what it answers in an outage, a failover or a "
-    "split, nor at your load, nor tomorrow."
+    "This report shows how the account answered the requests of this run. It does not show how the account answers in an outage, a "
+    "failover or a split, under your load, or at another time."
 )
 
 
 async def facts_of(site: Site, *, name_accounts: bool) -> dict[str, Any]:
-    """Return the facts about the run: versions, regions, consistency, tier."""
+    """Return facts about the run for the report: the versions of packages, the account's regions and consistency, the namespace's tier."""
     facts: dict[str, Any] = {
         "run": site.run,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -71,10 +75,12 @@ FILES = ("verify.json", "verify.md")
 
 def prepare_folder(path: Path) -> Path:
     """
-    Make the folder where it is missing, and return it. Delete the report of an earlier run, which says nothing about this one.
+    Create the folder of the report if it is missing, and delete the report of an earlier run. Return the folder.
+
+    This is called before the run, because a run of several minutes should not find out at its end that the report cannot be written.
 
     Raises:
-        UsageError: no file can be written there, which a run of minutes should not find out at its end.
+        UsageError: no file can be written in the folder.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -92,8 +98,10 @@ def write_report(
     folder: Path, facts: dict[str, Any], outcomes: Sequence[Outcome], cleared: Callable[[str], str]
 ) -> list[Path]:
     """
-    Write both files, and return their paths. What services said is cleared of the texts that a report must not contain; our own
-    sentences may hold a word that is a name, such as "outbox".
+    Write both files of the report, and return their paths.
+
+    Only the answers of the services are passed through `cleared`, which removes secrets and names. The other sentences are this library's,
+    and may contain words that are also names, such as "outbox".
     """
     code, outcomes = exit_code(outcomes), [replace(one, found=cleared(one.found)) for one in outcomes]
     rows = [asdict(outcome) for outcome in outcomes]
@@ -105,7 +113,7 @@ def write_report(
 
 
 def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
-    """Return the report as a page."""
+    """Return the report as a Markdown page."""
     counts = {held: sum(one.held is held for one in outcomes) for held in Held}
     lines = ["# cosmos-outbox verify", "", f"**{ENDS[exit_code(outcomes)]}** {_PROVES}", ""]
     lines += [", ".join(f"{count} {held}" for held, count in counts.items()), ""]
@@ -115,7 +123,7 @@ def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
         if one.promise and one.held is not Held.NOT_RUN:
             promises[one.promise] = promises.get(one.promise, True) and one.held is not Held.BROKEN
     if promises:
-        lines += ["", "## Guarantees", "", "| Guarantee | What rests on the account |", "|---|---|"]
+        lines += ["", "## Guarantees", "", "| Guarantee | Claims about the account |", "|---|---|"]
     lines += [f"| {name} | {'held' if held else '**broken**'} |" for name, held in sorted(promises.items())]
     for held in (Held.BROKEN, Held.DIFFERENT, Held.NOT_RUN):
         for one in [one for one in outcomes if one.held is held]:

@@ -1,4 +1,4 @@
-"""Results: what one part of a run found, and the exit code of all."""
+"""The outcome of a claim or of a part of a run, and the exit code for all outcomes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Held(StrEnum):
     """The outcome of a claim or of a part."""
 
     HELD = "held"
-    DIFFERENT = "different"  # the answer differs, and no guarantee rests on it
-    BROKEN = "broken"  # the answer differs, and a guarantee rests on it
+    DIFFERENT = "different"  # the answer is not the expected one, but no guarantee depends on it
+    BROKEN = "broken"  # the answer is not the expected one, and a guarantee depends on it
     NOT_RUN = "not run"
 
 
@@ -22,13 +22,13 @@ class Outcome:
     The result of a claim or of a part.
 
     Attributes:
-        name, area: `area/name` is what `--only` takes.
-        statement: a plain sentence: what Azure answers, or what was run.
-        expected, found: both answers.
-        meaning: what a difference means for the guarantees, and what to set; of what was not run, what to set, where that is known.
-        promise: the guarantee that rests on it.
-        excused: it was not run, and that leaves nothing to mend: no probe asks it, or it does not apply here.
-        figures: numbers by name, with their unit: `p50 ms`.
+        name, area: together the text `area/name` for `--only`.
+        statement: a sentence that says what Azure answers, or what was run.
+        expected, found: the expected and the actual answer.
+        meaning: what a difference means for the guarantees, and which setting to change. If the claim was not run: how to have it run.
+        promise: the guarantee that depends on the claim, if one does.
+        excused: whether the run is complete although the claim was not run, because it has no probe or does not apply here.
+        figures: measured numbers. Their names contain the unit, such as `p50 ms`.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a part is expected to cost and to touch, as `--dry-run` says."""
+    """How many requests, request units and seconds a part of a run takes, and what it writes to. `--dry-run` prints it."""
 
     requests: int
     request_units: int
@@ -55,12 +55,14 @@ class Cost:
     touches: str
 
 
-# Hears a sentence about the progress, and each outcome as soon as it is known
+# The type of a function that prints progress. It is called with sentences, and with each outcome as soon as it is known.
 Tell = Callable[[str | Outcome], None]
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:
-    """Return 2 if a promise is broken; else 3 if something that was asked could not be run, 1 if something is different, 0 if all held."""
+    """
+    Return 2 if a guarantee is broken. Otherwise return 3 if something could not be run, 1 if an answer differs, and 0 if all claims held.
+    """
     found = {one.held for one in outcomes}
     missing = any(one.held is Held.NOT_RUN and not one.excused for one in outcomes)
     if Held.BROKEN in found:

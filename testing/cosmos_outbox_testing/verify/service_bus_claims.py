@@ -1,4 +1,4 @@
-"""What Service Bus answers, as relay, consumer and emulator believe: a probe for each claim of `service_bus_claims.toml`."""
+"""The probes of `service_bus_claims.toml`, which test what Service Bus answers to senders and receivers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from cosmos_outbox_testing.verify.results import Cost, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
 AREA = "servicebus"
-# These probes receive messages outside of their own sessions: no other probe may receive at the same time.
+# These probes may receive messages of other probes' sessions. So they run after the others, one at a time.
 _ALONE = {"dead-letter-of-a-dead-letter", "lean-receiver"}
 _AT_ONCE = 8
 _LARGEST_BYTES = 5_000_000  # the largest message that a probe sends
 _CLOCK_SECONDS = 60
-_MESSAGES = 100  # messages of all probes together, about
+_MESSAGES = 100  # about how many messages all probes send together
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Test all claims, several at once: some wait until the lock of their session ends."""
+    """Test all claims about Service Bus. Several are tested at once, because some wait until the lock of their session ends."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask_one(asked: Claim) -> list[Outcome]:
@@ -50,10 +50,8 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
 
 
 def cost(seconds: float) -> Cost:
-    """Return the cost of the claims."""
-    touches = (
-        f"some {_MESSAGES} messages to the topic, in sessions of the run's own, and dead letters of its own"
-    )
+    """Return what testing all these claims costs, for `--dry-run`."""
+    touches = f"about {_MESSAGES} messages to the topic, in sessions of the run, and dead letters of the run"
     return Cost(requests=_MESSAGES, request_units=0, seconds=120, touches=touches)
 
 
@@ -90,7 +88,9 @@ async def too_large(own: OwnSession) -> str:
         await sender.send_messages(own.message("0"))  # opens the link, which has the limit
         most = int(getattr(sender, "_max_message_size_on_link", 0))
         if not 0 < most <= _LARGEST_BYTES:
-            raise NotHere(f"The namespace takes messages of {most} bytes: none is sent that is larger.")
+            raise NotHere(
+                f"The namespace accepts messages of {most} bytes, and this run sends no message of that size."
+            )
         condition = await refusal(sender.send_messages(own.message("1", body="x" * (most + 1))))
     await own.send("2")  # over another link, because the broker detaches the first
     return f"{condition}, then {names((await own.rest())[1:])}"
@@ -184,7 +184,7 @@ async def count_after_lost_lock(own: OwnSession) -> str:
 async def settled_after_lost_lock(own: OwnSession) -> str:
     async with own.hold("1") as (receiver, (message,)):
         await asyncio.sleep(lock_of(receiver.session.locked_until_utc))
-        # The SDK would compare the time with this machine's clock, refuse, and not ask the broker
+        # Remove the end of the lock from the SDK's session. Otherwise the SDK would refuse the call itself instead of asking the broker.
         setattr(receiver.session, "_locked_until_utc", None)  # noqa: B010 - private
         condition = await refusal(receiver.complete_message(message))
     return f"{condition}, then {names(await own.rest())}"
@@ -333,7 +333,7 @@ async def lean_receiver(own: OwnSession) -> str:
     try:
         from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise NotHere("Install the extra `amqp` to ask the lean receiver.") from error
+        raise NotHere("Install the extra `amqp` to test the lean receiver.") from error
     properties: Any = {"é": "☃", "whole": 2**31 - 1, "small": -1, "flag": True, "part": 0.5, "none": None}
     bodies = ("1", "2" * 300)
     sent = (
@@ -350,7 +350,7 @@ async def lean_receiver(own: OwnSession) -> str:
             while (session := await lean.accept(ARRIVES_SECONDS)) and session.id != own.id:
                 given_back.append(session)
             if session is None:
-                return "the session did not come"
+                return "the lean receiver did not get the session"
             for expected in by_sdk:
                 found = await session.receive(ARRIVES_SECONDS)
                 if found is None or found != expected:

@@ -1,4 +1,4 @@
-"""Site: what a run works on, and what it wrote there, which is deleted at the end."""
+"""Site: the containers, topic and subscriptions on which a run of `verify` works. It also deletes what the run wrote there."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ _CLEAN_SECONDS = 120.0
 
 class Site:
     """
-    The containers, the topic and its two subscriptions that the caller named, opened.
+    The containers, the topic and the two subscriptions that the caller of `verify` named, with open clients.
 
     Attributes:
-        run: begins every partition key, document id, session id, message id, and processor's name of the run.
-        connection: the worker's, with its settings, credential and change feed.
-        client, data, leases, parked: the SDK's client and the containers; `parked` is None where none is named.
-        key_paths, lease_paths: where `data` and `leases` keep their partition key.
-        bus: the SDK's client; None where no namespace is named.
-        topic, sessions, plain: the topic, its subscription with sessions, and the one without.
+        run: the id of the run. All partition keys, document ids, session ids, message ids and processor names of the run begin with it.
+        connection: the connection of a worker, with its settings, credential and change feed.
+        client, data, leases, parked: the SDK's client and the containers. `parked` is None if no parked container is named.
+        key_paths, lease_paths: the partition key paths of `data` and `leases`.
+        bus: the SDK's client for Service Bus. None if no namespace is named.
+        topic, sessions, plain: the names of the topic, of its subscription with sessions, and of the one without sessions.
         seconds: how long the main job runs.
-        only: `area/name` or `area` of what is wanted; empty: all. The areas: preflight, suites, cosmos, servicebus, job, figures.
-        request_units, throttled: charged so far; answers of 429 so far.
-        sends, deferred: whether a part of the run may have sent messages; the sessions in which it may have deferred some.
+        only: what to run, as `area` or `area/name`. Empty for everything. The areas are preflight, cosmos, servicebus, suites, job and
+            figures.
+        request_units, throttled: how many request units were charged, and how many requests were answered with 429, so far.
+        sends, deferred: whether the run may have sent messages, and the sessions in which it may have deferred messages.
     """
 
     def __init__(
@@ -89,19 +90,19 @@ class Site:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return the environment variables for a worker or a consumer of this run in a process of its own. They hold secrets."""
+        """Return the environment variables for a worker process or consumer process of this run. They contain secrets."""
         own = {"OUTBOX_PROCESSOR_NAME": self.run, "OUTBOX_HEALTH_PORT": "0"}
         return {**os.environ, **own}
 
     @property
     def lean(self) -> bool:
-        """Return whether the lean receiver is installed, and the settings do not rule it out."""
+        """Return whether the lean receiver is installed and the settings allow it."""
         settings = self.connection.settings
         by_sdk = settings.sdk_only or settings.servicebus_transport != "tcp"
         return find_spec("cosmos_outbox_amqp") is not None and not by_sdk
 
     def wants(self, area: str, name: str = "") -> bool:
-        """Return whether `--only` includes a part; without a name, whether it includes any part of the area."""
+        """Return whether `--only` includes a claim or test. Without a name, return whether it includes anything of the area."""
         full = f"{area}/{name}" if name else area
         return not self.only or any(
             asked in (full, area) or (not name and asked.startswith(f"{area}/")) for asked in self.only
@@ -113,28 +114,32 @@ class Site:
         return f"{self.run}-{self._numbers}{of and '-'}{of}"
 
     def key(self, name: str) -> PartitionKey:
-        """Return the partition key of the data container for a name: the name on each level of the key."""
+        """Return a partition key of the data container that has the name on each of its levels."""
         return key_of(name, len(self.key_paths.levels))
 
     def sdk_key(self, name: str) -> Any:
-        """Return the partition key for a name in the form that the SDK takes."""
+        """Return the partition key for a name, in the form in which the SDK takes it."""
         return sdk_key(self.key(name))
 
     def document(self, key: str, document_id: str = "", **fields: object) -> dict[str, Any]:
-        """Return a document of the data container, in a partition key for which `name` was called."""
+        """Return a document for the data container. Its partition key is for `key`, a name that `name` returned."""
         given = {"id": document_id or self.name(), "ttl": TTL_SECONDS, "type": "verify"}
         return {**given, **fields, **self.key_paths.fields(self.key(key))}
 
     async def answer(self, call: Callable[[], Awaitable[Any]]) -> str:
-        """Return the status of a request as text: "ok", or "404/0" as status and substatus. A throttled request is sent again."""
+        """
+        Send a request and return its status as a text: "ok", or status and substatus such as "404/0".
+
+        A request that is refused with 429 is sent again.
+        """
         return (await self.answer_of(call))[0]
 
     async def answer_of(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, Any]:
         """
-        Return the status of a request as text, and its result: for a failed request, the SDK's error.
+        Send a request. Return its status as a text, and its result or the SDK's error.
 
         Raises:
-            AccessDenied: a right is missing, so this is no answer to what was asked.
+            AccessDenied: the caller lacks a right, so the answer says nothing about the claim.
         """
         for _ in range(_THROTTLED_TRIES):
             try:
@@ -149,14 +154,14 @@ class Site:
         return "429", None
 
     async def must(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of a request. A throttled request is sent again."""
+        """Send a request and return its result. Raise RuntimeError if it fails. A request that is refused with 429 is sent again."""
         said, returned = await self.answer_of(call)
         if said != "ok":
-            raise RuntimeError(f"The service answered a request of the probe with {said}.") from returned
+            raise RuntimeError(f"Cosmos DB refused a request that prepares a test: {said}.") from returned
         return returned
 
     async def all_of(self, listed: Callable[[], AsyncIterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return all documents of a query or a feed. If it is throttled, it begins again."""
+        """Return all documents of a query or of the change feed. If a page is refused with 429, begin again."""
 
         async def read() -> list[dict[str, Any]]:
             return [one async for one in listed()]
@@ -165,12 +170,14 @@ class Site:
         return found
 
     def without_secrets(self, text: str) -> str:
-        """Return a text of a service without credentials, and without the names of the account and of the namespace."""
+        """Remove credentials and the names of the account and of the namespace from a text."""
         settings = self.connection.settings
         return without_names(without_secrets(text, settings), settings, self.run)
 
     async def clean(self) -> int:
-        """Delete everything that the run wrote. Return how many documents and messages that were. What cannot be deleted expires."""
+        """
+        Delete the documents and messages that the run wrote. Return how many were deleted. Documents that cannot be deleted expire.
+        """
         containers = [(self.data, self.key_paths), (self.leases, self.lease_paths)]
         if self.parked is not None:
             containers.append((self.parked, ON_PARTITION_KEY))
@@ -184,18 +191,18 @@ class Site:
 
 
 def key_of(name: str, levels: int) -> PartitionKey:
-    """Return the partition key for a name: the name on each level."""
+    """Return a partition key with so many levels that has the name on each of them."""
     return name if levels == 1 else (name,) * levels
 
 
 class Meter:
-    """Counts the request units that the account charges, also for the part of a run that set `OWN_METER`."""
+    """Counts requests, refusals with 429, and request units. A part of a run that sets `OWN_METER` has its own requests counted, too."""
 
     def __init__(self) -> None:
         self.requests, self.throttled, self.request_units = 0, 0, 0.0
 
     def hear(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
-        """Count the charge of an answer."""
+        """Count an answer and its request charge. The connection calls this for each answer of Cosmos DB."""
         self.requests += 1
         self.throttled += status == _THROTTLED
         self.request_units += float(headers.get("x-ms-request-charge") or 0)
@@ -203,7 +210,7 @@ class Meter:
             own.hear(request, status, headers)
 
 
-# For parts that run at the same time as others, as each suite does
+# The meter of a part that runs at the same time as other parts, such as a suite. It counts only the requests of this part.
 OWN_METER: ContextVar[Any] = ContextVar("OWN_METER", default=None)
 
 
@@ -212,15 +219,15 @@ async def open_site(
     *, sessions: str, plain: str, seconds: float = 60.0, only: tuple[str, ...] = ()
 ) -> AsyncIterator[Site]:
     """
-    Open the resources that the OUTBOX_ variables name. At the end, delete everything that the run wrote, also if the run is broken
-    off.
+    Open the containers and the topic that the OUTBOX_ variables name. At the end, delete what the run wrote, even if it was interrupted.
 
     Args:
-        sessions, plain: subscriptions of OUTBOX_TOPIC: one that requires sessions, one that does not.
-        seconds, only: as of `Site`.
+        sessions, plain: the names of two subscriptions of OUTBOX_TOPIC. The first requires sessions, the second has none.
+        seconds, only: as in `Site`.
 
     Raises:
-        ConfigurationError, AccessDenied, StoreUnavailable: what is named cannot be used, refuses, or does not answer.
+        ConfigurationError, AccessDenied, StoreUnavailable: a container or the topic cannot be used, or refuses the caller, or does not
+            answer.
     """
     from cosmos_outbox_worker.connection import open_connection  # noqa: PLC0415 - the kit does without the worker
     from cosmos_outbox_worker.settings import load  # noqa: PLC0415 - as above
@@ -247,5 +254,5 @@ async def open_site(
             try:
                 await site.clean()
             except (OutboxError, AzureError, TimeoutError, RuntimeError) as error:
-                kept = f"What has {site.run} in its id could not be deleted: {type(error).__name__}. Documents expire within 15 minutes."
+                kept = f"Documents and messages of {site.run} could not be deleted: {type(error).__name__}. Documents expire in 15 minutes."
                 sys.stderr.write(f"{kept}\n")

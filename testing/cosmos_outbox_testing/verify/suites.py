@@ -1,4 +1,8 @@
-"""Suites: the contracts of the ports over the real services, in views of the run's own, with what bypasses the SDK and with the SDK alone."""
+"""
+The part "suites" of `cosmos-outbox verify`: run the contract tests of the ports against the real services.
+
+Each test sees only its own documents and messages. Where the library can bypass the SDK, the tests run twice: with and without the bypass.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +46,12 @@ _LONGEST_SECONDS = 120.0  # the time limit of a test
 _LANES = 3
 _KEYS_OF_FEEDS = ("k", *(f"key-{number}" for number in range(40)))
 _PARAMETERS = type(pytest.param())
-# Tests that are left out: their documents and messages could not be told from those of others, or live by settings that the caller
-# need not have. Or they need other ranges, or a shorter past.
+# The contract tests that are left out. They would mix their documents or messages with those of other tests, or need ranges, a history or
+# settings that the containers and the topic of the caller need not have.
 _LEFT_OUT = {
     "test_ranges_cover_every_key_once_and_have_different_ids",
-    "test_a_part_of_a_physical_range_can_be_read_alone",
-    "test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_page",
+    "test_a_part_of_a_physical_range_can_be_read",
+    "test_the_latest_lsn_of_a_page_shows_a_position_beyond_the_feed",
     "test_a_document_is_gone_when_its_ttl_has_passed",
     "test_ids_may_have_128_characters_of_any_script",
 }
@@ -56,15 +60,15 @@ Fixtures = Callable[[], AbstractAsyncContextManager[dict[str, Any]]]
 
 
 def cost(seconds: float) -> Cost:
-    """Return the cost of the suites."""
-    touches = "documents of all containers, messages of the topic, of the run's own"
+    """Return what the suites cost, for `--dry-run`."""
+    touches = "documents of the run in all containers, and messages of the run in the topic"
     return Cost(requests=6_000, request_units=25_000, seconds=300, touches=touches)
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Run the suites side by side."""
+    """Run the suites that `--only` asks for, several at the same time. Return an outcome for each suite."""
     if not __debug__:
-        raise NotRun("The contract suites are made of assertions: start Python without -O.")
+        raise NotRun("The contract suites need assertions: start Python without -O.")
     together = (
         _Suite("store", "G1", StoreContract, lambda: _store(site), _COMMITS),
         _Suite("leases", "G5", LeaseStoreContract, lambda: _leases(site), _LEASES),
@@ -72,7 +76,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
         _Suite("publisher", "G3", PublisherContract, lambda: _topic(site, sdk_only=False), _SENDS),
         _Suite("publisher-sdk-only", "G3", PublisherContract, lambda: _topic(site, sdk_only=True), _BY_SDK),
     )
-    # In these suites each test has the whole container, or all sessions.
+    # These suites do not run at the same time as the others, because each of their tests reads the whole container, or all sessions.
     feeds = (
         _Suite("change-feed", "G2", ChangeFeedContract, lambda: _feed(site, sdk_only=False), _POLLS),
         _Suite(
@@ -104,17 +108,15 @@ class _Suite(NamedTuple):
     meaning: str
 
 
-_COMMITS = "What the library takes for granted about commits and reads does not hold here: do not go on before it is explained."
-_LEASES = "Two workers may hold one lease: run one worker only, before it is explained."
+_COMMITS = "Commits and reads do not work on this account as the library expects. Do not use the outbox until this is explained."
+_LEASES = "Two workers may own the same lease. Run only one worker until this is explained."
 _SENDS = (
-    "Messages may be lost, doubled or out of order: set OUTBOX_SDK_ONLY=true if `publisher-sdk-only` holds."
+    "Messages may be lost, doubled or out of order. If `publisher-sdk-only` holds, set OUTBOX_SDK_ONLY=true."
 )
 _BY_SDK = "Messages may be lost, doubled or out of order, although the SDK sends and receives them."
-_PARKED = "Events of a parked key may be lost, or be released in another order: do not go on before it is explained."
-_POLLS = (
-    "Events may be left out, doubled or disordered: set OUTBOX_SDK_ONLY=true if `change-feed-sdk-only` holds."
-)
-_RECEIVES = "The lean receiver may not be chosen here: leave OUTBOX_RECEIVER at sdk, if `subscription-sdk-only` holds."
+_PARKED = "Events of a parked key may be lost, or released in the wrong order. Do not use the outbox until this is explained."
+_POLLS = "Events may be left out, sent twice, or out of order. If `change-feed-sdk-only` holds, set OUTBOX_SDK_ONLY=true."
+_RECEIVES = "The lean receiver does not work with this namespace. If `subscription-sdk-only` holds, leave OUTBOX_RECEIVER at sdk."
 
 
 async def _run_of(suite: _Suite, site: Site) -> Outcome:
@@ -133,7 +135,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
             failed += [f"{label}: {site.without_secrets(why)}"] if why else []
         held = Held.BROKEN if failed else Held.HELD
         found = f"{len(failed)} of {tests} fail: {'; '.join(failed)[:1_500]}" if failed else f"{tests} pass"
-        found += "".join(f"; {number} not asked: {reason}" for reason, number in left_out.items())
+        found += "".join(f"; {number} skipped: {reason}" for reason, number in left_out.items())
     except NotRun as why_not:
         held, found = Held.BROKEN if failed else Held.NOT_RUN, "; ".join([*failed, str(why_not)])[:1_500]
         excused = is_excused(why_not, site, AREA, suite.name)
@@ -141,10 +143,10 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
         name=suite.name,
         area=AREA,
         held=held,
-        statement=f"The contract of the port holds: {suite.contract.__doc__ or ''}".partition(": override")[
-            0
-        ],
-        expected="each test that can be asked here passes",
+        statement=f"All contract tests pass: {(suite.contract.__doc__ or '').strip()}".partition(
+            ". Override"
+        )[0],
+        expected="each test that can be run here passes",
         found=found,
         meaning="" if held is Held.NOT_RUN else suite.meaning,
         promise=suite.promise,
@@ -155,7 +157,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
 
 
 async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]) -> str:
-    """Return "" if a test passes, else the reason. A failure that passes by itself is tried again."""
+    """Run a test. Return an empty text if it passes, or else why it fails. After an error that may pass by itself, try again."""
     for number in range(_TRIES):
         try:
             async with asyncio.timeout(_LONGEST_SECONDS), fixtures() as given:
@@ -177,7 +179,10 @@ async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]
 
 
 def tests_of(contract: object) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Return name, method and arguments of each test of a contract, with its parameters filled in as pytest would."""
+    """
+    Return the name, method and arguments of each test of a contract. A parametrized test is returned once for each combination of its
+    parameters, as pytest would run it.
+    """
     for name, function in inspect.getmembers(contract, inspect.iscoroutinefunction):
         if not name.startswith("test_") or name in _LEFT_OUT:
             continue
@@ -198,14 +203,14 @@ async def _store(site: Site) -> AsyncIterator[dict[str, Any]]:
 
 def _data_of(site: Site) -> CosmosStore:
     if site.key_paths != ON_PARTITION_KEY:
-        raise NotRun("The suite needs a data container that is partitioned on /partitionKey.")
+        raise NotRun("This suite needs a data container that is partitioned on /partitionKey.")
     return CosmosStore(site.data, site.key_paths)
 
 
 @asynccontextmanager
 async def _open_parked(site: Site) -> AsyncIterator[dict[str, Any]]:
     if site.parked is None:
-        raise NotRun("Name a container of parked keys: OUTBOX_PARKED_CONTAINER.")
+        raise NotRun("No container for parked keys is named: set OUTBOX_PARKED_CONTAINER.")
     yield {"store": OwnParked(CosmosParked(site.parked), f"{site.name()}-")}
 
 
@@ -251,11 +256,13 @@ async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]
 @asynccontextmanager
 async def _sessions(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     if sdk_only:
-        # the SDK waits in the claims already
+        # Skip the tests that wait for the end of a lock, because the claims about Service Bus wait for it with the SDK already.
         yield {"opened": opener_for(site, ServiceBusSubscription, waits=False)}
         return
     if not site.lean:
-        raise NotHere("Install the extra `amqp` to ask the lean receiver, and set nothing that rules it out.")
+        raise NotHere(
+            "To test the lean receiver, install the extra `amqp`, and set neither OUTBOX_SDK_ONLY nor WebSockets."
+        )
     from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
 
     yield {"opened": opener_for(site, AmqpSubscription, waits=True)}
