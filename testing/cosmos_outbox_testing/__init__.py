@@ -1,6 +1,8 @@
 """
-For the tests of programs built on this library: an outbox in memory from the commit to the topic and its consumers, faults by name,
-fixed ids and times, and events compared by what they say.
+A test kit for programs that use this library.
+
+It has an outbox in memory, from the commit to the topic and its consumers. Tests can have requests fail, fix ids and times, and compare
+events by their content.
 
     harness = OutboxHarness()
     async with harness.outbox.unit_of_work() as uow:
@@ -8,11 +10,12 @@ fixed ids and times, and events compared by what they say.
         await uow.commit()
     assert_messages(await harness.relay_all(), OrderPlaced(total=5))
 
-Read in this order: `harness` (commit, relay, consume in memory), `faults` (what may go wrong), `crash_point_runs` (a crash before and after each
-request), `emulated` (the same over the wire), `contracts` (what an adapter of your own has to hold), `verify` (what an account answers).
+Read the modules in this order: `harness` (commit, relay and consume in memory), `faults` (requests that fail), `crash_point_runs` (a
+crash before and after each request), `emulated` (the same on the emulators), `contracts` (tests for an adapter of your own), `verify`
+(check that a real account answers as the library expects).
 
-pytest gets fixtures of it: `cosmos_outbox_testing.pytest_plugin`. It imports this package at each of its starts, which therefore
-imports what it gives out only when that is asked for.
+`cosmos_outbox_testing.pytest_plugin` has fixtures for pytest. Because pytest imports this package each time it starts, the package
+imports its modules only when one of their names is used.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """
-Assertions about what was recorded or sent, whatever its ids and times; a failure names the event and the field.
+Assertions about the events that were recorded or sent. They ignore ids and times. A failure names the event and the field that differs.
 
     assert_recorded(order, OrderPlaced(total=5), OrderPaid())
     assert_messages(await harness.relay_all(), OrderPlaced(total=5), OrderPaid())
     assert order.events == (like(OrderPaid(order_id="o1")),)
 
-And about the description of a service that other teams read.
+Another assertion checks that the AsyncAPI description of a service is up to date:
 
     assert_described("asyncapi.json", "shop.orders")
 """
@@ -56,9 +56,9 @@ def assert_messages(
     Require that messages carry exactly these events, in this order.
 
     Args:
-        messages: as `relay_all` returns them.
-        expected: the events.
-        key: look only at the messages of this partition key: those of several keys arrive in any order. Defaults to all.
+        messages: the messages, as `relay_all` returns them.
+        expected: the events that the messages have to carry.
+        key: compare only the messages of this partition key. Messages of different keys may arrive in any order. Defaults to all.
 
     Raises:
         AssertionError: names each event and field that differs.
@@ -71,15 +71,17 @@ def assert_messages(
 
 def assert_described(file: str | os.PathLike[str], *modules: str) -> None:
     """
-    Require that a file describes the messages that modules send and handle, as the command `events describe` writes it. The command
-    has to be installed.
+    Require that an AsyncAPI file is what the command `cosmos-outbox events describe` writes for these modules.
+
+    The command has to be installed (`cosmos-outbox-worker`).
 
     Args:
-        file: the description.
-        modules: as `package.module`; options of the command too, such as `--topic`, `orders`.
+        file: the AsyncAPI file.
+        modules: the modules with the events and consumers, such as `shop.orders`. Options of the command may be among them, such as
+            `--topic`, `orders`.
 
     Raises:
-        AssertionError: says what the modules break of it, or that it is out of date.
+        AssertionError: the file is out of date, or the modules break what it promises. The error says how.
     """
     __tracebackhide__ = True
     command = [sys.executable, "-m", "cosmos_outbox_worker", "events", "describe", *modules, "--exact"]
@@ -142,7 +144,7 @@ def _unlike(path: str, actual: object, expected: object) -> Iterator[str]:
 
 
 def like(event: DomainEvent) -> DomainEvent:
-    """Return an object that equals each event of the same type with the same content, whatever its id and its time."""
+    """Return an object that equals every event of the same type with the same content. Ids and times are not compared."""
     return _Like(event)  # type: ignore[return-value] # stands where an event is expected
 
 

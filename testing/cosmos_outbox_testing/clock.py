@@ -1,4 +1,4 @@
-"""Clock: the time of a test, which passes on command."""
+"""Clock: a clock for tests, which a test can move forward."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 class Clock:
     """
-    A clock that stands still, or that of the system, plus the time by which a test has moved it.
+    A clock that a test can move forward. It either stands still until the test moves it, or runs like the system's clock.
 
     Args:
-        at: where it stands. Defaults to the system's clock, which goes on by itself.
+        at: the time at which the clock stands still. Defaults to none: the clock runs like the system's clock.
     """
 
     def __init__(self, at: datetime | None = None) -> None:
@@ -33,9 +33,9 @@ class Clock:
         return self.now().timestamp()
 
     def new_id(self) -> str:
-        """Return the next id: a UUID that ends in 1, in 2, and so on."""
+        """Return a new id. The ids are UUIDs that end in 1, 2, 3 and so on, so that a test knows them in advance."""
         return f"00000000-0000-4000-8000-{next(self._ids):012}"
 
     def advance(self, by: timedelta | float) -> None:
-        """Move the clock by a time, or by seconds."""
+        """Move the clock forward by a timedelta, or by a number of seconds."""
         self._moved += by if isinstance(by, timedelta) else timedelta(seconds=by)

@@ -1,5 +1,5 @@
 """
-Consuming: run a consumer's processor until every message of its subscription is dealt with, without waiting for time.
+Run a consumer's processor until every message of its subscription is settled or waits for a later time. No real time is waited for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNTIL_THE_END = 1e9  # seconds; longer than any wait of a test
 
 
 class Outcome(StrEnum):
-    """The outcome of a delivery."""
+    """What became of one delivery of a message to a consumer."""
 
     HANDLED = "handled"  # the message took effect
     REPEATED = "repeated"  # the message had taken effect before
@@ -47,8 +47,8 @@ class Outcome(StrEnum):
     DROPPED = "dropped"  # an operator dropped the message, and its key is still parked
     HELD = "held"  # the message's key was parked before
     DEAD_LETTERED = "dead-lettered"
-    # The message is delivered again, because a store cannot be used or the handlers fail on every key. Or its handler asked for a
-    # later time, which `settlement.after_seconds` says: it is delivered again once the clock has reached that time.
+    # The message will be delivered again: because a store cannot be used, because the handlers fail on every key, or because its
+    # handler asked for a later time. In the last case it is delivered again when the clock has moved on by `settlement.after_seconds`.
     WAITING = "waiting"
 
 
@@ -60,9 +60,9 @@ class Delivered:
     """
     One delivery of a message to a consumer.
 
-    message: as it was delivered; deliver it again to repeat it.
-    settlement: what the consumer had the broker do with it.
-    errors: what the attempts raised, in order; or why it was given up without one.
+    message: the message as it was delivered. A test may deliver it again.
+    settlement: how the consumer settled the message at the broker.
+    errors: the errors that the attempts raised, in order. If there was no attempt: the error for which the message was given up.
     """
 
     message: Message
@@ -74,9 +74,12 @@ class Delivered:
 @dataclass(slots=True)
 class Subscribed:
     """
-    The subscription of a consumer, how many messages of the topic it has received, and the outcome of each delivery.
+    The subscription of a consumer in memory, and what the consumer has received from it.
 
-    due: of keys whose handler asked for a later time, when that is.
+    subscription: the subscription.
+    messages: how many messages of the topic were copied to the subscription so far.
+    delivered: each delivery and its outcome, in order.
+    due: the time until which a session waits, by the name of the session, if its handler asked for a later time.
     """
 
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
@@ -85,11 +88,15 @@ class Subscribed:
     due: dict[str, float] = field(default_factory=dict)
 
     def name(self, message: Message) -> str:
-        """Return the name of the group that waits with a message: its session; without sessions, the message itself."""
+        """Return by which name `due` knows a message: the id of its session or, without sessions, the id of the message."""
         return message.session_id or "" if self.subscription.with_sessions else unwrap(message).message_id
 
     def keep_waiting(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
-        """Have a message wait until its time, if its handler asked for one. Otherwise it is delivered again at once."""
+        """
+        Return how to retry a message: at the time for which its handler asked, or at once if its handler asked for none.
+
+        In the first case the time is noted in `due`, and the broker in memory keeps the message until the clock is moved.
+        """
         if not any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told):
             return replace(retry, after_seconds=0.0)
         self.due[self.name(message)] = now + retry.after_seconds
@@ -100,18 +107,19 @@ def handling_of(
     consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook, around: Sequence[Around]
 ) -> Handling:
     """
-    Return the handling of a consumer: its own, or else one that writes to an outbox. It does not wait between attempts.
+    Return the handling of a consumer for tests, which does not wait between attempts.
 
-    The calls of a container in memory that is its own pass through the functions too.
+    A consumer that has no outbox of its own gets the given one. If it has one on a container in memory, the calls of that container
+    pass through the functions of `around`, too.
 
     Raises:
-        ConfigurationError: as `Consumer.handling`.
+        ConfigurationError: as in `Consumer.handling`.
     """
     quick = copy(consumer)
     quick.policy = replace(consumer.policy, backoff=AT_ONCE)
     quick.bind(outbox)
 
-    def wrap(store: Store) -> Store:  # other outboxes wrap a store, or are ours
+    def wrap(store: Store) -> Store:  # the harness has wrapped the store of its own outbox already
         return wrap_port(store, "store", around) if isinstance(store, MemoryContainer) else store
 
     source = f"topic/{consumer.name}"
@@ -132,12 +140,12 @@ async def consume_everything(
     now: Callable[[], float],
 ) -> None:
     """
-    Run one process of a consumer until no message waits. Locks of an earlier process have ended.
+    Run one process of a consumer until no message waits. The locks of an earlier process end before.
 
     Raises:
-        MessagesFailed: messages ended parked, held or dead-lettered, and may not.
-        Stuck: it failed many times in a row, or did nothing for long.
-        ConfigurationError: as `Consumer.handling`.
+        MessagesFailed: messages ended parked, held or dead-lettered, and `allows` does not allow their errors.
+        Stuck: the consumer failed many times in a row, or made no progress for a long time.
+        ConfigurationError: as in `Consumer.handling`.
     """
     subscription, told = subscribed.subscription, dict[str, list[Record]]()
     progress = Progress(attempts=3)  # failures in a row; each commit has been retried for a while already
@@ -152,7 +160,8 @@ async def consume_everything(
 
     handling = handling_of(consumer, outbox, parking, hear, around)
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
-    # Read the clock once, as it may go on. A message that rests by then is not delivered again before the next call.
+    # Read the clock only once, because it may run. Messages whose time has come by now are delivered in this call. Messages that are
+    # due later wait for the next call.
     called = {name for name, due in subscribed.due.items() if due <= now()}
     for name in called:
         del subscribed.due[name]
@@ -185,8 +194,9 @@ async def consume_everything(
 @dataclass
 class _Waits(Waits):
     """
-    The waits of messages. A message whose time has come does not wait for others: they come before it each time, and may ask for
-    ever.
+    The waits of messages in a test. A message whose time has come is tried at once, even if the circuit of its subject is open.
+
+    Otherwise it might wait for ever, because other messages of the subject would be tried before it each time and ask for a later time.
     """
 
     due: Callable[[Message], bool] = bool
@@ -196,7 +206,7 @@ class _Waits(Waits):
 
 
 def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException | None]]:
-    """Return the deliveries that ended parked, held or dead-lettered, each with its error."""
+    """Describe the deliveries that ended parked, held or dead-lettered. Return each description with the error of the delivery."""
     failures = []
     for one in delivered:
         if one.outcome in _FAILED:
@@ -232,7 +242,7 @@ def _delivery_of(message: Message, settlement: Settlement, records: Sequence[Rec
 
 
 class _Wrapping:
-    """A subscription whose calls, and the calls of its sessions, pass through functions."""
+    """A subscription that passes each call, also of its sessions, through the functions of `around`."""
 
     def __init__(self, subscription: Subscription, around: Sequence[Around]) -> None:
         self._subscription, self._around = wrap_port(subscription, "subscription", around), around

@@ -1,5 +1,5 @@
 """
-Crash points: a scenario is run once for each call of a port, and the process that makes the call dies before or after it.
+Crash points: run a test once for each request to Cosmos DB or Service Bus, and let the process die before or after the request.
 
     @crash_points
     async def test_a_paid_order_is_invoiced_once(harness: OutboxHarness) -> None:
@@ -8,9 +8,9 @@ Crash points: a scenario is run once for each call of a port, and the process th
         await harness.consume_all(invoicing)
         assert 1 == len(invoices(harness.container))
 
-A worker or a consumer's process that dies is started again at once, with what is stored. Where the code of the test dies, all of
-it is run again, as a caller repeats a request that was not answered. Afterwards everything is relayed and consumed, and the
-guarantees are checked.
+If a worker or a process of a consumer dies, it is started again at once, with the data that was stored. If the code of the test dies,
+all of it is run again, as a caller would repeat a request that was not answered. Afterwards all events are relayed and all messages
+are consumed, and the guarantees of the library are checked.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _WITHOUT = "without a crash"
 
 class CrashPointsFailed(AssertionError):
     """
-    A scenario does not end well if a process dies at one of its points, or even without a death.
+    A test fails if a process dies at one of its crash points, or fails even without a crash.
 
     Attributes:
-        failures: what is wrong, by the name of the point.
+        failures: for each crash point at which the test fails, what is wrong.
     """
 
     def __init__(self, said: str, failures: dict[str, str]) -> None:
@@ -55,17 +55,19 @@ class CrashPointsFailed(AssertionError):
 
 class CrashPointsNotReached(UserWarning):
     """
-    A worker or a consumer did not repeat these calls, so no process died there. Tasks that run at the same time may make a call in
-    one run and not in the next.
+    Some crash points of the first run were not reached in later runs, so no process died there.
+
+    This can happen in a worker or a consumer, because tasks that run at the same time may make a call in one run and not in the next.
     """
 
 
 @dataclass(slots=True)
 class ChosenPoints:
     """
-    The points that the command line asks for, and the verdict on each that a test has played.
+    The crash points that the command line asks for, and the result of each crash point of the current test.
 
-    point: None for all, as "send#2:after" for one.
+    point: the one point to run, such as "send#2:after". None runs all points.
+    found: collects the results of each test, by crash point, for the pytest report. None if they are not asked for.
     """
 
     point: str | None = None
@@ -76,14 +78,14 @@ chosen = ChosenPoints()
 _MOST_TRIES = 10
 _NOT_REACHED = f"not reached in {_MOST_TRIES} runs"
 _OTHER_CALLS = (
-    f"{_NOT_REACHED}, though the test itself makes this call. It has to make the same calls in every run: no ids or times by chance, "
-    "and nothing that one run leaves to the next in fixtures and variables."
+    f"{_NOT_REACHED}, though the test itself makes this call. The test has to make the same calls in every run: use no random "
+    "ids or current times, and leave nothing in fixtures or variables from one run to the next."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The end of a run: what is wrong, and the error that says so, if there is one."""
+    """The result of one run of a test: what is wrong after it, and the error that was raised, if there was one."""
 
     run: Run
     points: tuple[str, ...]
@@ -107,13 +109,13 @@ def crash_points(
     """
     Run an async test once without a crash, and once for each of its crash points.
 
-    The test has a parameter `harness`; its other parameters are fixtures, which all runs share. In each run the container of
-    the harness is a new one, with the partition key paths and the ranges of the fixture `outbox_container`.
+    The test has a parameter `harness`. Its other parameters are fixtures, which all runs share. Each run gets a harness with a new
+    container, which has the same partition key paths and ranges as the fixture `outbox_container`.
 
     Args:
         scenario: the test.
-        given: awaited with a harness before each run, to store what the scenario begins with. No process dies in it, and it is
-            not run again.
+        given: a coroutine function that is awaited with the harness before each run, to store what the test needs at its start. No
+            process dies in it, and it is not repeated after a crash.
     """
     if scenario is None:
         return functools.partial(_decorate, given=given)
@@ -181,8 +183,9 @@ def _find_missed_points(outcomes: dict[str, _Outcome]) -> list[str]:
 
 async def _play_until_reached(play: Callable[[str | None], Awaitable[_Outcome]], point: str) -> _Outcome:
     """
-    Play a point until it is reached: tasks that run at the same time, such as an empty page and the end of a worker, may or may not
-    make its call.
+    Run the test for one crash point, again if the point is not reached, at most ten times.
+
+    A run may miss a point because tasks that run at the same time do not make the same calls in each run.
     """
     outcome = await play(point)
     for _ in range(_MOST_TRIES - 1):
@@ -205,7 +208,7 @@ async def _nothing_stored_as_in(container: MemoryContainer | None) -> OutboxHarn
 async def _play(
     scenario: Scenario, given: Given | None, point: str | None, stored: OutboxHarness
 ) -> _Outcome:
-    """Play a scenario whose process dies at a point, on an empty harness, and then do what is left to do."""
+    """Run a test once, and let a process die at the point. Then relay and consume what is left, and check the guarantees."""
     run = Run(point=point)
     if given is not None:
         await given(stored)

@@ -1,5 +1,5 @@
 """
-Crash steps: the calls of a scenario's ports at which a process may die, and how they are named.
+Which requests of a test are crash points, and how these requests are named in reports, such as "send#2" or "commit#1".
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A call that was made: its number among calls of its kind, its caller, and its subject."""
+    """
+    A request that a process made.
+
+    name: the kind of the request and its number among requests of the kind, such as "send#2".
+    process: the process that made the request.
+    about: which documents or messages the request was about.
+    """
 
     name: str
     process: str
@@ -39,11 +45,13 @@ class Step:
 
 def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     """
-    Name a call. Return None for polls and calls about locks: a crash there equals a crash after the call before.
+    Return the name of the operation that a call performs, such as "commit" or "send", or None if the call is no crash point.
+
+    Polls and calls about locks are no crash points, because a crash there has the same effect as a crash after the call before.
 
     Args:
-        call: of a port.
-        tokens: by the id of a lease, how far it came; updated.
+        call: the call of a port.
+        tokens: the last position of each lease, by the lease's id. This function updates it, to tell checkpoints from renewals.
     """
     operation = _OPERATIONS.get((call.port, call.method))
     if operation == "commit" and any(map(is_inbox, arguments_of(call)[1])):
@@ -62,7 +70,7 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
 
 
 def is_inbox(write: Write) -> bool:
-    """Say whether a write is the record that a message took effect."""
+    """Return whether a write is an inbox record, which says that a message took effect."""
     return write.document is not None and write.document.get("type") == INBOX_TYPE
 
 
@@ -72,7 +80,7 @@ def arguments_of(call: Call) -> tuple[Any, ...]:
 
 
 def about_of(call: Call) -> str:
-    """Return the subject of a call, in a few words."""
+    """Return in a few words which documents or messages a call is about, for the report of a failed test."""
     first, *others = arguments_of(call)
     match call.port, call.method:
         case "store" | "parked", "commit":

@@ -1,5 +1,5 @@
 """
-Dying process: a process that dies at one call of a port, and what is stored by then; every process after it begins with that.
+Simulate processes in a test, of which one dies at a given request. The processes that follow it begin with the data stored by then.
 """
 
 from __future__ import annotations
@@ -27,15 +27,22 @@ APPLICATION, RELAY = "application", "relay"
 
 
 class Crash(asyncio.CancelledError):
-    """The process is dead: none of its calls reaches a port any more. This is a cancellation, so it ends tasks silently."""
+    """
+    The simulated process is dead, so none of its calls reaches a port any more.
+
+    This is a subclass of CancelledError, so that the tasks of the process end without reporting an error.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class Process:
     """
-    One process. Tasks that it starts belong to it, too.
+    A simulated process. Tasks that it starts belong to it, too.
 
-    consumer: its name, if it is a process of one.
+    name: the name of the process in reports.
+    consumer: the name of the consumer, if it is a process of a consumer.
+    crashed: whether the process is dead.
+    task: the task in which the process runs.
     """
 
     name: str
@@ -44,17 +51,17 @@ class Process:
     task: asyncio.Task[object] | None = None
 
     def crash(self) -> None:
-        """End the process at this call. What it does while it ends reaches no port."""
+        """Let the process die now. The calls that it still makes while its tasks end do not reach a port."""
         self.crashed = True
         if self.task is not None:
             self.task.cancel()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """
-        Run the process until its work ends.
+        Run the process until its work ends, and return the result of the work.
 
         Raises:
-            Crash: the process crashed before.
+            Crash: the process died before its work ended.
         """
         token = _process.set(self)
         running = asyncio.create_task(work())
@@ -73,12 +80,12 @@ class Process:
 _process: ContextVar[Process] = ContextVar("_process")
 _step: ContextVar[str] = ContextVar("_step", default="")
 _message: ContextVar[Message | None] = ContextVar("_message", default=None)
-_ANYONE = Process(APPLICATION)  # the process outside of a run
+_ANYONE = Process(APPLICATION)  # the process of code that runs outside of `Process.run`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The writes of one commit, and the message that was handled, if the process of a consumer committed."""
+    """One commit of a run: its writes, the process that made it, and the message that the process handled if it is of a consumer."""
 
     step: str
     process: Process
@@ -87,12 +94,12 @@ class Batch:
 
     @property
     def documents(self) -> list[Document]:
-        """Return the documents that were written, without the deleted ones."""
+        """Return the documents that the commit created or replaced."""
         return [dict(write.document) for write in self.writes if write.document is not None]
 
     @property
     def inbox(self) -> list[str]:
-        """Return the ids of the messages whose effects the documents record."""
+        """Return the ids of the messages that, as the commit's inbox records say, took effect."""
         return [str((write.document or {})["messageId"]) for write in self.writes if is_inbox(write)]
 
     @property
@@ -103,10 +110,14 @@ class Batch:
 @dataclass(slots=True, kw_only=True)
 class Run:
     """
-    One run of a scenario: its steps in order, and the point at which one of its processes crashes.
+    One run of a test with crash points: which process has to die where, and what happened.
 
-    point: as `send#2:after`; None for a run without a crash.
-    crashed_in: the process that crashed, once one did.
+    point: the point at which a process has to die, such as `send#2:after`. None for a run without a crash.
+    crashed_in: the process that died. None before.
+    steps: the requests of the run, in order.
+    batches: the commits of the run, in order.
+    points: the crash points that the run reached, in order.
+    consumers: the consumers that the run used, by name.
     """
 
     point: str | None = None
@@ -119,7 +130,7 @@ class Run:
     _tokens: dict[str, object] = field(default_factory=dict)
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry out a call of a port, unless its process is dead. Crash the process if this run says so."""
+        """Carry out a call of a port, unless its process is dead. Let the process die if the call is the crash point of this run."""
         process = _process.get(_ANYONE)
         if process.crashed:
             raise Crash
@@ -139,7 +150,7 @@ class Run:
             self._reach(f"{name}:after", process)
 
     async def record(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry out a call, and note what it committed, also if the answer gets lost on the way."""
+        """Carry out a call, and add it to `batches` if it is a commit, even if its answer gets lost afterwards."""
         answer = await proceed()
         if (call.port, call.method) == ("store", "commit"):
             process, message = _process.get(_ANYONE), _message.get()
@@ -159,16 +170,16 @@ class Run:
 
 class CrashHarness(OutboxHarness):
     """
-    A harness whose application, workers and consumers are processes. Each may die at a call.
+    A harness whose application, workers and consumers run in simulated processes, which can die at a request.
 
-    A worker that dies is started again by the same `relay_all`, a consumer's process by the same `consume_all`.
+    If a worker dies, the same call of `relay_all` starts it again. If a process of a consumer dies, `consume_all` starts it again.
     """
 
     run: Run
 
     @classmethod
     def of(cls, run: Run, stored: OutboxHarness) -> CrashHarness:
-        """Return a harness for a run, with the stored data of another one."""
+        """Return a harness for a run that has the stored data of another harness."""
         harness = cls(**stored.stored)
         harness.run = run
         harness.around[:] = [run, *harness.around, run.record]
@@ -187,7 +198,7 @@ class CrashHarness(OutboxHarness):
         return self._subscription_of(consumer).delivered[before:]
 
     def _notify(self, record: Record) -> None:
-        self.records.append(record)  # not to the log, which would mix the records of all runs
+        self.records.append(record)  # without a log record, because the log would mix the records of all runs
 
     async def _until_done(
         self, work: Callable[[], Coroutine[Any, Any, object]], name: str, consumer: str | None = None

@@ -1,5 +1,5 @@
 """
-Emulated: an application's containers and topic on the emulators, through the vendor SDKs, with the same calls as the harness.
+OutboxEmulators: run a test against the emulators through the Azure SDKs, with the same methods as the harness in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.faults import check_fault, is_meant_refusal, require_none_idle, text_of
 from cosmos_outbox_testing.relaying import relay_everything
 
-# the worker's default name, so events that a worker of the test has sent are not sent again
+# This is the default processor name of a worker. So `relay_all` does not send again what a worker of the test has sent already.
 PROCESSOR = "outbox"
 _RELAYED = "relayed"  # the subscription that `relay_all` empties
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
@@ -49,7 +49,7 @@ _COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]]
 }
 _SEND: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"action": "server-busy"},
-    # The SDK leaves a connection that was cut to the garbage collector
+    # This detaches the link and does not cut the connection, because the SDK would leave a cut connection to the garbage collector.
     "unavailable": {"action": "detach-before-store"},
     "lost_answer": {"action": "detach-after-store"},
     "too_large": {"action": "reject", "condition": "amqp:link:message-size-exceeded"},
@@ -59,12 +59,12 @@ _NAMES = {name: tuple(faults) for name, (_, faults) in _COSMOS.items()} | {"send
 
 class OutboxEmulators:
     """
-    A database and a topic of a test's own on running emulators.
+    The database and the topic of one test on running emulators.
 
     Attributes:
-        cosmos, servicebus: the emulators; their fault rules, splits and counters are in the README of the emulators.
-        database: holds the containers `data`, `leases` and `parked`.
-        topic: drops duplicates; its subscription `all` requires sessions.
+        cosmos, servicebus: the emulators. Their README describes fault rules, splits and counters.
+        database: the name of the database, which has the containers `data`, `leases` and `parked`.
+        topic: the name of the topic, which drops duplicates. Its subscription `all` requires sessions.
     """
 
     container, lease_container, parked_container, subscription = "data", "leases", "parked", "all"
@@ -84,7 +84,7 @@ class OutboxEmulators:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return the variables that a worker, or an application with the worker's settings, needs."""
+        """Return the environment variables with which a worker uses the database and the topic."""
         return {
             "OUTBOX_COSMOS_CONNECTION_STRING": self.cosmos.connection_string,
             "OUTBOX_COSMOS_DATABASE": self.database,
@@ -98,26 +98,26 @@ class OutboxEmulators:
     @asynccontextmanager
     async def outbox(self, container: str = "") -> AsyncIterator[Outbox]:
         """
-        Open an outbox on a container, through the vendor SDK: `async with outbox_emulators.outbox() as outbox:`.
+        Open an outbox on a container, through the Azure SDK: `async with outbox_emulators.outbox() as outbox:`.
 
         Args:
-            container: that the test created. Defaults to `container`.
+            container: the name of a container that the test created. Defaults to the container `data`.
         """
         async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
             yield Outbox(await open_store(client, self.database, container or self.container))
 
     async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         """
-        Run a worker until nothing waits; return what arrived at the topic since the last call, in order.
+        Run a worker until no event waits. Return the messages that arrived at the topic since the last call, in order.
 
         The subscription `all` has these messages too, for a consumer.
 
         Args:
-            allow_failures: events that end parked or held are what the test is about, as they are where `fail` had the topic refuse them.
+            allow_failures: whether events may end parked or held. Those that the topic refused because of `fail` always may.
 
         Raises:
-            MessagesFailed: events ended so, and the test did not ask for it.
-            Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+            MessagesFailed: an event ended parked or held, and the test did not ask for it.
+            Stuck: the topic or a store failed again and again. When it works again, another call goes on.
         """
         async with (
             open_cosmos_client(connection_string=self.cosmos.connection_string) as client,
@@ -151,15 +151,17 @@ class OutboxEmulators:
         Have the next requests of an operation fail, as `OutboxHarness.fail` does. Requests of other tests do not fail.
 
         Args:
-            operation, fault, times, skip: as there; how-to "Test your own code" says which faults there are here.
-            container: of the commits, reads, queries or feeds. Defaults to `container`.
+            operation, fault, times, skip: as in `OutboxHarness.fail`. The how-to "Test your own code" lists the operations and faults
+                that the emulators know.
+            container: the container whose commits, reads, queries or feed reads fail. Defaults to the container `data`.
 
         Raises:
-            ValueError: there is no such operation or fault here, and lists what there is; or it has no container to choose.
+            ValueError: the emulators know no such operation or fault. The error lists those that they know. Or a container was given
+                for an operation that always uses the same one.
         """
         check_fault(operation, fault, _NAMES)
         if container and operation in ("send", "lease", "park"):
-            raise ValueError(f"{operation!r} has no container to choose.")
+            raise ValueError(f"The operation {operation!r} takes no container: leave out `container`.")
         if operation == "send":
             rule = {**_SEND[fault], "entity": self.topic, "count": times, "skip": skip}
             is_idle = self.servicebus.add_fault(rule)
@@ -172,15 +174,17 @@ class OutboxEmulators:
 
     def require_struck(self) -> None:
         """
-        Require that each fault of `fail` struck a request; the fixture `outbox_emulators` does so after each test that passed.
+        Require that each fault that the test asked for made a request fail.
+
+        The fixture `outbox_emulators` calls this after each test that passed.
 
         Raises:
-            FaultNotStruck: names those that did not.
+            FaultNotStruck: some faults made no request fail. The error names them.
         """
         require_none_idle([said for said, is_idle in self._faults if is_idle()])
 
     def advance(self, seconds: float) -> None:
-        """Move the clocks of both forward, so that a TTL passes and messages for later arrive."""
+        """Move the clocks of both emulators forward, so that documents expire and messages for later arrive."""
         self.cosmos.advance(seconds)
         self.servicebus.advance(seconds)
 
@@ -201,13 +205,13 @@ class OutboxEmulators:
 @contextmanager
 def running_emulators() -> Iterator[Callable[..., AbstractContextManager[OutboxEmulators]]]:
     """
-    Run both emulators in threads of this process. Yield an object that makes a database and a topic for each test.
+    Run both emulators in threads of this process. Yield a function that creates a database and a topic for a test.
 
     Raises:
         ConfigurationError: the emulators are not installed.
     """
     try:
-        # The emulators are a distribution of their own, which may be missing.
+        # Import the emulators only here, because they are a separate package that may not be installed.
         emulators = import_module("cosmos_outbox_emulators.in_thread")
     except ModuleNotFoundError:
         raise ConfigurationError(

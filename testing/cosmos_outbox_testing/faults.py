@@ -1,10 +1,10 @@
 """
-Faults by name: what goes wrong with which calls of an application's store, topic, leases and subscription.
+Faults that a test asks for by name: calls of the store, the topic, the leases or the subscription that have to fail.
 
-    harness.fail("commit", "lost_answer")           # the next commit is written, and its answer does not come
-    harness.fail("send", "too_large", key="o1")     # a message of this key never fits
+    harness.fail("commit", "lost_answer")           # the next commit is written, but its answer is lost
+    harness.fail("send", "too_large", key="o1")     # the topic refuses a message of this key as too large
 
-How-to "Test your own code" has a table of all.
+The how-to "Test your own code" has a table of all faults.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cosmos_outbox.partition_key import PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import Write
 from cosmos_outbox_testing.port_calls import Call
 
-_LATE_SECONDS = 0.002  # a little after the sender gave up
+_LATE_SECONDS = 0.002  # a slow call is carried out so many seconds after its caller got an error
 
 
 class _Executed(Enum):
@@ -48,10 +48,12 @@ class _Executed(Enum):
 @dataclass(frozen=True, slots=True)
 class _Fault:
     """
-    The error that the caller sees, and whether the call is carried out in spite of it.
+    A fault: the error that the caller gets, and whether the call is carried out all the same.
 
-    of_one: it is the fault of one message: the topic refuses each batch with it, and the sender halves them to find it.
-    of_replica: where writes go it does not happen.
+    error: makes the error for a call.
+    executed: whether the call is not carried out, carried out before the error is raised, or carried out later.
+    of_one: whether the fault is of one message. The topic refuses each batch with this message, so the sender splits batches to find it.
+    of_replica: whether only reads from a replica fail. A read with `newest=True` succeeds.
     """
 
     error: Callable[[Call], OutboxError]
@@ -115,24 +117,24 @@ _WITH_KEYS = ("commit", "read", "send")
 
 
 class FaultNotStruck(AssertionError):
-    """A fault struck no call, because no call came to which it applies: the test did not test it."""
+    """A test asked for a fault, but made no call that the fault applies to. So the test did not test the fault."""
 
 
 def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
     """
-    Refuse an unknown operation or fault.
+    Check that an operation and its fault exist.
 
     Raises:
-        ValueError: lists the names.
+        ValueError: the operation or the fault is unknown. The error lists the known names.
     """
     if operation not in operations:
-        raise ValueError(f"There is no operation {operation!r}; there are {', '.join(operations)}.")
+        raise ValueError(f"There is no operation {operation!r}. The operations are {', '.join(operations)}.")
     if fault not in operations[operation]:
         raise ValueError(f"{operation!r} has no fault {fault!r}; it has {', '.join(operations[operation])}.")
 
 
 def text_of(operation: str, fault: str, **how: object) -> str:
-    """Return a fault in the words by which a test asks for it."""
+    """Return the call by which a test asked for a fault, such as "fail('send', 'too_large')", for error texts."""
     usual = {"times": 1, "skip": 0, "key": None, "container": ""}
     said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
     return f"fail({operation!r}, {fault!r}{said})"
@@ -140,8 +142,10 @@ def text_of(operation: str, fault: str, **how: object) -> str:
 
 def is_meant_refusal(error: BaseException | None, asked: Iterable[str]) -> bool:
     """
-    Say whether the topic refused a message because the test asked for that with a fault. An event that was held behind an earlier one
-    has no error.
+    Return whether an event was parked or held because the test asked for it with the fault "too_large" of "send".
+
+    error: why the event was parked; None for an event that was held behind a parked one.
+    asked: the faults that the test asked for, as `text_of` returns them.
     """
     asked_for = any(one.startswith("fail('send', 'too_large'") for one in asked)
     return asked_for and (error is None or isinstance(error, MessageRejected))
@@ -149,10 +153,10 @@ def is_meant_refusal(error: BaseException | None, asked: Iterable[str]) -> bool:
 
 def require_none_idle(idle: Sequence[str]) -> None:
     """
-    Refuse faults that struck no call.
+    Require that every fault of a test made a call fail.
 
     Raises:
-        FaultNotStruck: there are some.
+        FaultNotStruck: `idle`, the list of faults that did not, is not empty.
     """
     if idle:
         said = [f"{one} never struck." for one in idle]
@@ -186,7 +190,7 @@ class _Rule:
 
 
 class Faults:
-    """The faults of a test, each for a number of calls. If several apply to a call, the first one strikes."""
+    """The faults that a test asked for, each for a number of calls. If several apply to a call, the call fails as the first one says."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
@@ -205,18 +209,20 @@ class Faults:
         Have the next calls of an operation fail.
 
         Args:
-            operation: such as `commit`; how-to "Test your own code" lists all.
+            operation: such as `commit`. The how-to "Test your own code" lists all operations.
             fault: such as `lost_answer`.
-            times: how many calls; None for all from now on. Defaults to 1.
-            skip: how many calls go well before. Defaults to 0.
-            key: strike only calls that concern this partition key, of a commit, a read or a send; a tuple if it is hierarchical. Defaults to all.
+            times: how many calls fail. None means all calls from now on. Defaults to 1.
+            skip: how many calls succeed before that. Defaults to 0.
+            key: the partition key whose commits, reads or sends fail. It is a tuple if the container has a hierarchical partition key.
+                Defaults to all partition keys.
 
         Raises:
-            ValueError: there is no such operation or fault, or no such key, and lists what there is; or no call could fail.
+            ValueError: the operation or the fault does not exist, or the operation has no partition key. The error lists what exists.
+                Or `times` or `skip` is too small.
         """
         check_fault(operation, fault, OPERATIONS)
         if key is not None and operation not in _WITH_KEYS:
-            raise ValueError(f"{operation!r} has no key to choose; {', '.join(_WITH_KEYS)} have one.")
+            raise ValueError(f"`key` is not for {operation!r}: only {', '.join(_WITH_KEYS)} take a key.")
         if (times is not None and times < 1) or skip < 0:
             raise ValueError(f"times={times!r}, skip={skip!r}: `times` is at least 1, and `skip` at least 0.")
         self._rules.append(
@@ -231,28 +237,30 @@ class Faults:
         )
 
     def clear(self) -> None:
-        """Remove all faults."""
+        """Remove all faults, also those that have not made a call fail yet."""
         self._rules.clear()
 
     def require_struck(self) -> None:
         """
-        Require that each fault struck a call; the fixture `outbox_harness` does so after each test that passed.
+        Require that each fault that the test asked for made a call fail.
+
+        The fixture `outbox_harness` calls this after each test that passed.
 
         Raises:
-            FaultNotStruck: names those that did not.
+            FaultNotStruck: some faults made no call fail. The error names them.
         """
         require_none_idle([rule.said for rule in self._rules if not rule.struck])
 
     def is_meant(self, error: BaseException | None) -> bool:
-        """Say whether an error is a refusal of messages for which the test asked."""
+        """Return whether an event was parked with this error because the test asked for it with a fault."""
         return is_meant_refusal(error, (rule.said for rule in self._rules))
 
     async def wait_for_late(self) -> None:
-        """Return once every slow message has arrived."""
+        """Wait until every call with the fault "slow" has been carried out."""
         await self._late.wait()
 
     async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry a call out, or have it fail as a fault says."""
+        """Carry out a call, or raise the error of the first fault that applies to it."""
         fault = next((rule.fault for rule in self._rules if rule.strikes(call)), None)
         if fault is None:
             return await proceed()
@@ -276,5 +284,5 @@ def _keys_of(call: Call) -> tuple[str, ...]:
 
 
 def _session_of(key: PartitionKey) -> str:
-    # By the text of the key in messages, so that one value means the same key in all operations
+    # Compare partition keys by the session id that messages have. So the same value of `key` works for commits, reads and sends.
     return broker_id(key_text(key))

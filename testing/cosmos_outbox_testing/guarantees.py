@@ -1,7 +1,7 @@
 """
-The guarantees G1 to G5 and I1 to I3, as far as what is stored at the end of a scenario shows them.
+Check the guarantees G1 to G5 and I1 to I3 at the end of a test with crash points, as far as the data that is stored then shows them.
 
-The others are about other keys, lost locks and silence: a scenario's own assertions may show them, or logs and metrics.
+The stored data does not show the other guarantees. Assertions of the test, logs or metrics may show them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cosmos_outbox_testing.harness import OutboxHarness
 
 
 def violations(run: Run, harness: OutboxHarness) -> Iterator[str]:
-    """Return the guarantees that do not hold, once everything is relayed and consumed."""
+    """Return a text for each guarantee that was broken. All events have to be relayed and all messages consumed before."""
     yield from _commit_violations(run.batches)
     yield from _topic_violations(run.batches, harness)
     for consumer in run.consumers.values():
@@ -38,7 +38,7 @@ def _commit_violations(batches: list[Batch]) -> Iterator[str]:
 def _topic_violations(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]:
     paths = harness.container.key_paths
     stored = [stored_event(document, paths) for document in harness.container.documents()]
-    # The events of each partition key in the order of their commits; expired events are known, but may be gone.
+    # Sort the stored events in the order of their commits. Events that have expired may be missing here, but `known` has their ids.
     events = sorted((event for event in stored if event is not None), key=lambda event: event.order)
     known = {event.id for batch in batches for event in _events(batch.documents)}
     known |= {event.id for event in events}
@@ -120,7 +120,7 @@ def _ids_of_parked(harness: OutboxHarness) -> set[str]:
 
 
 def _event_of(message: OutboundMessage, known: set[str]) -> str:
-    """Return the id of the event that a message carries; the message's own id may be another one."""
+    """Return the id of the event that a message carries. It is taken from the body if the message's own id is no event's id."""
     if message.message_id in known:
         return message.message_id
     try:

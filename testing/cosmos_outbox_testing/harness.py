@@ -1,5 +1,5 @@
 """
-OutboxHarness: an outbox, its worker and a topic in memory; one call relays everything.
+OutboxHarness: an outbox, its worker, a topic and consumers in memory. A test calls `relay_all` to have all events sent.
 
     harness = OutboxHarness()
     harness.outbox.on(OrderPlaced, reserve_stock)
@@ -39,7 +39,8 @@ PortT = TypeVar("PortT")
 PROCESSOR = "harness"
 _STORED = ("container", "broker", "leases", "parked", "subscriptions", "containers", "clock")
 _ADAPTED = {"publisher", "parked", "subscription"}
-# Memory answers at once, and a lasting fault should show soon. But a machine may be busy, or a handler may block the loop.
+# Retry for two seconds only, so that a fault that lasts fails the test soon. Stores in memory answer at once, but two seconds leave
+# room for a busy machine or a handler that blocks the event loop.
 _RETRIES = RetryOptions(
     deadline_seconds=2.0,
     attempt_seconds=2.0,
@@ -49,29 +50,31 @@ _RETRIES = RetryOptions(
 
 class OutboxHarness:
     """
-    Everything outside of an application with an outbox, in memory.
+    Everything that an application with an outbox needs, in memory: a container, a worker, a topic, and subscriptions.
 
-    Two harnesses may share their storage: a process that is started again begins with it.
+    Two harnesses may share the same stored data. So a test can restart an application, see `restarted`.
 
     Args:
         container: the container of entities and events. Defaults to a new one, partitioned on /partitionKey.
         broker: the topic. Defaults to a new one.
         leases: the lease container of the worker. Defaults to new ones.
         parked: the parked store. Defaults to a new one.
-        subscriptions: the subscription of each consumer, by its name. Defaults to none yet: the first message makes one with sessions. For a consumer without,
-            put `Subscribed(MemorySubscription(sessions=False))` there before.
-        containers: the container of each consumer's effects, by its name. Defaults to none: all are in `container`.
-        clock: decides TTLs and duplicates. Defaults to the system's.
+        subscriptions: the subscription of each consumer, by the consumer's name. Defaults to none: a subscription with sessions is
+            created when a consumer first needs it. If a consumer needs one without sessions, put
+            `Subscribed(MemorySubscription(sessions=False))` there before.
+        containers: the container to which a consumer writes, by the consumer's name. Defaults to none: all consumers write to
+            `container`.
+        clock: the clock by which documents expire and the topic detects duplicates. Defaults to the system's clock.
 
     Attributes:
         outbox: the outbox of the application.
         faults: the faults that a test has asked for.
-        fail: has the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.
-        around: every call of a port passes through these functions, the first outermost; see `Call`.
-        adapters: of your own, around those in memory: by "publisher", "parked" or "subscription", what makes one of the port that it
-            is given. Each worker, and each process of a consumer, has a new one.
-        store, feed, lease_store, publisher, parked_store: the ports, on what is stored.
-        records: everything that the worker reported.
+        fail: has the next calls of an operation fail, such as `fail("commit", "lost_answer")`. See `Faults.add`.
+        around: functions through which every call of a port passes. The first one is the outermost. See `Call`.
+        adapters: functions that wrap a port in an adapter of your own. The keys are "publisher", "parked" and "subscription". A function
+            is given the port in memory and returns the adapter. It is called for each worker and for each process of a consumer.
+        store, feed, lease_store, publisher, parked_store: the ports, which read and change the data in memory.
+        records: all records that workers and consumers reported.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class OutboxHarness:
         self.publisher: Publisher = wrap_port(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = wrap_port(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
-        # for each consumer: the messages that its processes remember
+        # by the name of the consumer: its messages that wait for a store or for a later time
         self._waits: dict[str, dict[str, Wait]] = {}
 
     def deliver(
@@ -119,9 +122,10 @@ class OutboxHarness:
         Put a message at the end of a consumer's subscription, without an outbox or a topic. The next `consume_all` handles it.
 
         Args:
-            consumer: that is to receive it.
-            what: an event, as the relay sends it; or a message, also one that was delivered before.
-            key: the partition key of an event, which its session names. Defaults to "key".
+            consumer: the consumer that receives the message.
+            what: an event, which is delivered as the message that the relay would send. Or a message, which may have been delivered
+                before.
+            key: the partition key of the event, which becomes the session id of the message. Defaults to "key".
             fields: other fields of the `Message`, such as `delivery_count`.
         """
         message = message_of_event(what, key_text(key)) if isinstance(what, DomainEvent) else what
@@ -129,17 +133,17 @@ class OutboxHarness:
 
     async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         """
-        Run a worker until nothing waits. Return the messages that arrived at the topic meanwhile, in order.
+        Run a worker until no event waits. Return the messages that arrived at the topic meanwhile, in order.
 
         An event for later arrives in the first call after `clock.advance` has moved the clock to its time.
 
         Args:
-            allow_failures: events that end parked or held are what the test is about, as they are where `fail` had the topic refuse
-                them: they do not arrive, see `parked_messages`.
+            allow_failures: whether events may end parked or held. Those that the topic refused because of `fail` always may. They do not
+                arrive at the topic; `parked_messages` returns them.
 
         Raises:
-            MessagesFailed: events ended so, and the test did not ask for it.
-            Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+            MessagesFailed: an event ended parked or held, and the test did not ask for it.
+            Stuck: the topic or a store failed again and again. When it works again, another call goes on.
         """
         before = len(self.broker.entered)
         await self.faults.wait_for_late()
@@ -158,18 +162,19 @@ class OutboxHarness:
 
     async def consume_all(self, consumer: Consumer, *, allow_failures: bool = False) -> list[Delivered]:
         """
-        Run a process of a consumer until no message waits, from the topic or from `deliver`. Return the outcome of each delivery, in
-        order.
+        Run a process of a consumer until no message waits. Return the outcome of each delivery, in order.
 
-        A consumer that was made without an outbox gets one on its container in `containers`, or else this one. A message whose handler asks for a
-        later time waits, its key behind it, until a call after `clock.advance(...)` took the clock there.
+        The consumer receives the messages of the topic, and those of `deliver`. If it was made without an outbox, it gets an outbox on its
+        container in `containers`, or else the outbox of this harness. If a handler asks for a later time, its message and the messages
+        behind it in the same session wait. The first call after `clock.advance` has moved the clock to that time delivers them.
 
         Args:
-            allow_failures: messages that end parked, held or dead-lettered are what the test is about.
+            allow_failures: whether messages may end parked, held or dead-lettered.
 
         Raises:
-            MessagesFailed: messages ended so, and the test did not ask for it; the cause is what the first handler raised.
-            Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
+            MessagesFailed: a message ended parked, held or dead-lettered, and `allow_failures` is false. The cause is the first error
+                that a handler raised.
+            Stuck: a store or the handlers failed again and again. When they work again, another call goes on.
         """
         subscribed = self._subscription_of(consumer)
         for message in self.broker.accepted[subscribed.messages :]:
@@ -191,12 +196,12 @@ class OutboxHarness:
         return subscribed.delivered[before:]
 
     def restarted(self) -> OutboxHarness:
-        """Return a harness that stands for a restarted program: the stored data stays, the faults are gone."""
+        """Return a new harness with the same stored data and no faults, as if the program had been restarted."""
         return OutboxHarness(**self.stored)
 
     @property
     def stored(self) -> dict[str, Any]:
-        """Return the data that outlives a program, as the arguments of a harness."""
+        """Return the stored data, which a restart does not change, as arguments for a new harness."""
         return {name: getattr(self, name) for name in _STORED}
 
     @overload
@@ -205,8 +210,10 @@ class OutboxHarness:
     async def parked_messages(self, consumer: Consumer) -> dict[str, list[Message]]: ...
     async def parked_messages(self, consumer: Consumer | None = None) -> Any:
         """
-        Return, by partition key, the messages that wait: first the one that the topic refused or the consumer could not handle, then
-        those behind it.
+        Return the messages that are parked or held, by partition key.
+
+        The first message of a key is the one that the topic refused, or that the consumer could not handle. The messages that are held
+        behind it follow, in order.
         """
         keys = await self._keys_on(self.parked, consumer)
         waiting: dict[str, list[Any]] = {}
@@ -221,22 +228,23 @@ class OutboxHarness:
         return waiting
 
     async def parked_keys(self, consumer: Consumer | None = None) -> ParkedKeys:
-        """Return an operator's tools for the parked keys of the worker, or of a consumer: list, show, park, drop, release."""
+        """Return the object with which operators list, show, park, drop and release the parked keys of the worker or of a consumer."""
         return await self._keys_on(self.parked_store, consumer)
 
     async def release(
         self, key: PartitionKey, consumer: Consumer | None = None, /, **changes: Any
     ) -> Released:
         """
-        Send the events that a parked key holds, or have a consumer handle its messages, as an operator's release does.
+        Release a parked key as an operator does: have its events sent, or have a consumer handle its messages.
 
         Args:
             key: the parked key, or its text.
-            consumer: whose key it is. Defaults to none: it is the worker's.
-            changes: fields of the first event, or message, that the operator edited; of a structured CloudEvent, those of its `data`.
+            consumer: the consumer that parked the key. Defaults to none: the worker parked it.
+            changes: new values for fields of the first event or message, as an operator edits it. Of a structured CloudEvent, these are
+                fields of its `data`.
 
         Raises:
-            KeyNotParked: it is not parked.
+            KeyNotParked: the key is not parked.
         """
         name, keys = key_text(key), await self.parked_keys(consumer)
         first = await keys.first_held(name) if changes else None

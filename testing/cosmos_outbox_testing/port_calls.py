@@ -1,5 +1,5 @@
 """
-Port calls: each one passes through functions that may look at it, delay it, fail it, or end the run there.
+Pass each call of a port through functions, which can look at the call, delay it, let it fail, or let the process die.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ PortT = TypeVar("PortT")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """
-    One call of a port.
+    One call of a port of the library.
 
-    port: `store`, `feed`, `leases`, `publisher`, `parked` or `subscription`.
-    method: of the port's protocol.
-    arguments: by position; `named` are those by name.
+    port: the name of the port: `store`, `feed`, `leases`, `publisher`, `parked` or `subscription`.
+    method: the name of the method, as in the port's protocol.
+    arguments: the positional arguments.
+    named: the keyword arguments.
     """
 
     port: str
@@ -29,12 +30,12 @@ class Call:
     named: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A function that is awaited in place of a call: `async def around(call, proceed)` returns `await proceed()`, or does something else.
+# The type of a function `async def around(call, proceed)` that is awaited in place of a call. `await proceed()` carries out the call.
 Around: TypeAlias = Callable[[Call, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 def wrap_port(port: PortT, name: str, arounds: Sequence[Around]) -> PortT:
-    """Return a port whose calls pass through functions, the first one outermost. The sequence may change later."""
+    """Return a port whose calls pass through functions. The first one is the outermost. The sequence may be changed later."""
     return cast("PortT", _WrappedPort(port, name, arounds))
 
 

@@ -1,7 +1,7 @@
 """
-Fixtures for pytest: an outbox in memory, what arrives at its topic, a clock, and the emulators; and the option of crash points.
+The pytest plugin of the test kit: fixtures for an outbox in memory, a clock and the emulators, and an option for crash points.
 
-pytest loads this module wherever the library is installed, so it imports the kit only when a test uses it.
+pytest loads this module in every project where the test kit is installed. So it imports the other modules only when a test uses them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="POINT",
         nargs="?",
         const="",
-        help="List the crash points of all tests that have some; or, with a point as send#2:after, have processes die there only.",
+        help="List the crash points of all tests that have some. With a point such as send#2:after, let processes die at this point only.",
     )
 
 
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from cosmos_outbox_testing.crash_point_runs import POINT, chosen  # noqa: PLC0415 - see above
 
     if point and not POINT.fullmatch(point):
-        raise pytest.UsageError(f"--outbox-crash-points takes a point as send#2:after, not {point!r}.")
+        raise pytest.UsageError(f"--outbox-crash-points takes a point such as send#2:after, not {point!r}.")
     chosen.point, chosen.found = point or None, []
 
 
@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
         from cosmos_outbox_testing.crash_point_runs import chosen  # noqa: PLC0415 - see above
 
-        # Put into the report, which pytest-xdist sends from the process of the test
+        # Put the points into the report, because pytest-xdist sends the report from the test's process to the main process.
         report.user_properties += [(_POINTS, points) for points in chosen.found or ()]
         chosen.found = []
     return report
@@ -86,8 +86,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture
 def outbox_clock() -> Iterator[Clock]:
     """
-    A clock that stands at noon of 1 January 2026 UTC until `advance`. Entities and events get their times from it, as do TTLs in
-    memory and the detection of duplicates. New ids are counted up.
+    A clock that stands still at noon of 1 January 2026 UTC until the test calls `advance`.
+
+    Entities and events get their times from this clock. The container in memory expires documents by it, and the topic in memory detects
+    duplicates by it. New ids are counted up.
     """
     from cosmos_outbox_testing.clock import NOON, Clock, fixed  # noqa: PLC0415 - see above
 
@@ -98,7 +100,7 @@ def outbox_clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
-    """The container of entities and events, in memory. A project may define its own fixture of this name."""
+    """The container of entities and events, in memory. A project may define its own fixture with this name."""
     from cosmos_outbox.adapters.memory import MemoryContainer  # noqa: PLC0415 - see above
 
     return MemoryContainer(now=_clock_of(request).time)
@@ -116,7 +118,7 @@ def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
 def outbox_harness(
     request: pytest.FixtureRequest, outbox_container: MemoryContainer, outbox_broker: MemoryBroker
 ) -> Iterator[OutboxHarness]:
-    """The outbox with its worker, topic, consumers and faults, in memory. If a fault struck no call, the test fails."""
+    """The outbox with its worker, topic, consumers and faults, in memory. The test fails if it asks for a fault that makes no call fail."""
     from cosmos_outbox_testing.harness import OutboxHarness  # noqa: PLC0415 - see above
 
     harness = OutboxHarness(container=outbox_container, broker=outbox_broker, clock=_clock_of(request))
@@ -127,19 +129,25 @@ def outbox_harness(
 
 @pytest.fixture
 def outbox(outbox_harness: OutboxHarness) -> Outbox:
-    """An outbox in memory."""
+    """The outbox of `outbox_harness`, in memory."""
     return outbox_harness.outbox
 
 
 @pytest.fixture
 def relay_all(outbox_harness: OutboxHarness) -> Callable[..., Awaitable[list[OutboundMessage]]]:
-    """Call `await relay_all()` for the messages that arrive at the topic, in order. It raises an error if messages were parked."""
+    """
+    A function: `await relay_all()` runs a worker and returns the messages that arrive at the topic, in order. It raises an error if
+    events were parked.
+    """
     return outbox_harness.relay_all
 
 
 @pytest.fixture(scope="session")
 def outbox_emulators_running() -> Iterator[Callable[..., AbstractContextManager[OutboxEmulators]]]:
-    """Both emulators, on free ports of this machine. `outbox_emulators` gives a test a database and a topic on them."""
+    """
+    Both emulators, which run on free ports of this machine for all tests. The fixture `outbox_emulators` creates a database and a topic
+    on them for a test.
+    """
     from cosmos_outbox_testing.emulated import running_emulators  # noqa: PLC0415 - see above
 
     with running_emulators() as fresh:
@@ -153,8 +161,9 @@ def outbox_emulators(
     outbox_emulators_running: Callable[..., AbstractContextManager[OutboxEmulators]],
 ) -> Iterator[OutboxEmulators]:
     """
-    Empty containers and a topic on the emulators, through the vendor SDKs. The partition key paths are those of `outbox_container`.
-    If a fault struck no request, the test fails.
+    Empty containers and a topic on the emulators, which the test uses through the Azure SDKs.
+
+    The partition key paths are those of the fixture `outbox_container`. The test fails if it asks for a fault that makes no request fail.
     """
     with outbox_emulators_running(outbox_container.key_paths) as emulators:
         yield emulators

@@ -1,5 +1,5 @@
 """
-Received messages: what the vendor's SDK gives to a subscriber, in its shapes, for the test of code that takes it.
+Messages as azure-servicebus gives them to a subscriber, to test code that receives messages with this SDK.
 
     await handle(received_message(OrderPaid(), key="o1"))
 """
@@ -19,7 +19,10 @@ from cosmos_outbox.stored_documents import event_document, stored_event
 
 @dataclass(slots=True, kw_only=True)
 class ReceivedMessage:
-    """Stands for a `ServiceBusReceivedMessage` of a session: names and texts of its properties are bytes, its body is a generator."""
+    """
+    Replaces a `ServiceBusReceivedMessage` of a session in tests. As in the SDK, names and string values of the application properties are
+    bytes, and the body is a generator.
+    """
 
     message_id: str
     session_id: str | None
@@ -35,7 +38,7 @@ class ReceivedMessage:
     lock_token: uuid.UUID = field(default_factory=uuid.uuid4)
     body_type: str = "data"
     state: int = 0  # 0 means active
-    # Fields that the relay does not set, or that the broker sets only without sessions
+    # These fields are None in such a message, because the relay does not set them, or the broker sets them only without sessions.
     auto_renew_error: Exception | None = None
     dead_letter_error_description: str | None = None
     dead_letter_reason: str | None = None
@@ -51,7 +54,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> Iterator[bytes]:
-        """Return the body in parts; each access starts again."""
+        """Return the body as a generator of parts. Each access to the property returns a new generator."""
         return (part for part in (self.content,))
 
     def __str__(self) -> str:
@@ -66,13 +69,13 @@ def received_message(
     sequence_number: int = 1,
 ) -> ReceivedMessage:
     """
-    Return the message that a subscriber would receive.
+    Return the message that a subscriber receives for an event, or for a message that the relay sent.
 
     Args:
-        what: an event, as the relay sends it; or a message, such as `relay_all` returned.
-        key: the session of an event, and the id of its entity. Defaults to "key".
-        delivery_count: how often it was delivered before. Defaults to 0.
-        sequence_number: its place in the topic. Defaults to 1.
+        what: an event, or a message such as `relay_all` returns.
+        key: the session id for an event, which is also the id of its entity. Defaults to "key".
+        delivery_count: how often the message was delivered before. Defaults to 0.
+        sequence_number: the sequence number that the broker gave the message. Defaults to 1.
     """
     message = message_of_event(what, key) if isinstance(what, DomainEvent) else what
     return ReceivedMessage(
@@ -92,7 +95,7 @@ def received_message(
 
 
 def message_of_event(event: DomainEvent, key: str) -> OutboundMessage:
-    """Return the message of an event, as the relay sends the first event of a new entity."""
+    """Return the message that the relay sends for an event, if the event is the first one of a new entity."""
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
     document = event_document(event, key_fields={"partitionKey": key}, meta=meta, sequence=0)
     [stored] = filter(None, [stored_event(document)])

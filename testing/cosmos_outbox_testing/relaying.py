@@ -1,4 +1,4 @@
-"""Relaying: run a worker's processor and relay until nothing waits, without waiting for time."""
+"""Run a worker's change feed processor and relay until no event waits. It polls without the pauses of a real worker."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ async def relay_everything(
     allows: Allows,
 ) -> None:
     """
-    Run one worker until every change of the feed is sent or parked, and its checkpoint is written.
+    Run one worker until every event of the change feed is sent or parked, and its checkpoints are written.
 
     Args:
-        name: of the processor.
-        feed, leases, publisher, parking: what the worker uses.
-        notify: hears what it reports.
-        stored: the feed as it is, which names the ranges.
-        allows: says of the error of an event that ended parked or held whether the test asked for it.
+        name: the name of the processor.
+        feed, leases, publisher, parking: the ports that the worker uses.
+        notify: is called with each record that the worker reports.
+        stored: the change feed without faults. It is asked for the physical ranges.
+        allows: returns whether the test asked for the error with which an event was parked or held.
 
     Raises:
-        MessagesFailed: some did, and may not.
-        Stuck: it failed many times in a row, or did nothing for long.
-        OutboxError: as `ChangeFeedProcessor.run`.
+        MessagesFailed: events were parked or held with errors that `allows` does not allow.
+        Stuck: the worker failed many times in a row, or made no progress for a long time.
+        OutboxError: `ChangeFeedProcessor.run` raised it.
     """
     progress = Progress(attempts=100)  # the relay needs 15 failures in a row to judge a broker
     moved, records = list[LeaseMoved](), list[Record]()
@@ -80,7 +80,7 @@ async def relay_everything(
     relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=hear)
     options = ProcessorOptions(
         processor_name=name,
-        # the same for all workers, so that a worker at once takes the leases of one that was killed
+        # All workers have the same instance name. So a new worker takes the leases of a worker that was killed at once.
         instance_name=name,
         wanted=claims_to_be_an_event,
         acquire_interval=SHORT_WHILE,
@@ -92,7 +92,7 @@ async def relay_everything(
     processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(hear,))
 
     async def is_done() -> bool:
-        # A worker that has just begun takes its leases one by one.
+        # A worker takes its leases one by one. So wait until it has taken a lease for each range, and has caught up in all of them.
         ranges = processor.status() if moved else ()
         caught_up = all(one.lag == 0 for one in ranges)
         return caught_up and len(ranges) >= len(await stored.physical_ranges())
@@ -105,7 +105,7 @@ async def relay_everything(
 
 
 def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None]]:
-    """Return the events that a worker parked or held, as its records say, each with its error."""
+    """Describe the events that a worker parked or held, according to its records. Return each description with its error."""
     errors = {record.event_id: record.error for record in records if isinstance(record, EventRejected)}
     failures: list[tuple[str, BaseException | None]] = []
     parked: dict[str, BaseException | None] = {}
@@ -116,13 +116,13 @@ def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None
                 parked[key] = errors.get(event)
                 failures.append((said, parked[key]))
             case EventsHeld(outcome="held", events=events, partition_key=key):
-                said = f"{events} more of {key!r} ended held behind a parked one."
+                said = f"{events} more of partition key {key!r} ended held behind the parked event."
                 failures.append((said, parked.get(key)))
     return failures
 
 
 class _Prompt:
-    """A publisher whose broker never asks for a pause."""
+    """A publisher that sets the pause for which a broker asks to zero, so that tests do not wait."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher, self.lanes = publisher, publisher.lanes

@@ -1,4 +1,4 @@
-"""Running: a processor works until nothing waits, or gets no further, without waiting for time."""
+"""Run a processor in a test until no work waits, or raise an error if it makes no progress."""
 
 from __future__ import annotations
 
@@ -13,31 +13,37 @@ from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
 MOMENT, SHORT_WHILE = timedelta(milliseconds=1), timedelta(milliseconds=50)
-# says whether a test asked for the fault that led to this error
+# The type of a function that returns whether a test asked for an error. The error is None for an event that was held.
 Allows = Callable[[BaseException | None], bool]
-_PATIENCE_SECONDS = 10.0  # without progress; some loops fail silently, and would go on for a minute
+# A processor without progress for so long is stuck. Some of its loops would try for a minute without reporting a failure.
+_PATIENCE_SECONDS = 10.0
 
 
 class Stuck(Exception):
-    """A worker or a consumer failed again and again, and would go on trying. Its work still waits."""
+    """A worker or a consumer failed again and again, and a real one would go on trying. Its events or messages still wait."""
 
 
 class MessagesFailed(AssertionError):
     """
-    Messages ended parked, held behind a parked one, or dead-lettered, and the test did not ask for that. The cause is the first
-    error.
+    Events or messages ended parked, held behind a parked one, or dead-lettered, and the test did not ask for that.
+
+    The `__cause__` of this error is the first error with which it happened.
     """
 
 
 def require_no_failures(failures: Sequence[tuple[str, BaseException | None]], allows: Allows) -> None:
     """
-    Refuse failures, each with its text and its error, except those for which the test asked.
+    Require that there are no failures except those that the test asked for.
+
+    Args:
+        failures: a description and the error of each event or message that ended parked, held or dead-lettered.
+        allows: returns whether the test asked for an error.
 
     Raises:
-        MessagesFailed: there are some.
+        MessagesFailed: there are other failures.
     """
     if left := [(told, error) for told, error in failures if not allows(error)]:
-        said = "\n".join([*(told for told, _ in left), "A test that is about this says allow_failures=True."])
+        said = "\n".join([*(told for told, _ in left), "If the test expects this, pass allow_failures=True."])
         raise MessagesFailed(said) from next((error for _, error in left if error is not None), None)
 
 
@@ -48,10 +54,10 @@ class Processor(Protocol):
 
 class Progress:
     """
-    Watches, through a processor's hooks, whether the processor makes progress.
+    Runs a processor and watches whether it makes progress. Hooks of the processor report progress and failures to this object.
 
     Args:
-        attempts: so many failures in a row are no passing fault.
+        attempts: after so many failures in a row, the processor counts as stuck.
     """
 
     def __init__(self, *, attempts: int) -> None:
@@ -59,7 +65,7 @@ class Progress:
         self._failures: list[BaseException] = []
         self._blocked: list[Any] = []  # the reports of the watchdog
         self._moved_at = self._loop.time()
-        # An event, because failures without a pause leave timers no turn
+        # Failures set this event, so that they are noticed at once. A timer would come too late when failures follow without a pause.
         self._looking = asyncio.Event()
 
     def note_move(self) -> None:
@@ -73,15 +79,15 @@ class Progress:
 
     async def run(self, processor: Processor, *, until: Callable[[], Awaitable[bool]]) -> None:
         """
-        Run a processor until nothing waits, then stop it.
+        Run a processor until no work waits, then stop it.
 
         Args:
-            processor: to run.
-            until: says whether nothing waits; asked whenever something moved or failed, and in between.
+            processor: the processor.
+            until: returns whether no work waits. It is called after each progress or failure, and at intervals.
 
         Raises:
-            Stuck: it failed many times in a row, or did nothing for long.
-            OutboxError: what `processor.run` raises.
+            Stuck: the processor failed many times in a row, or made no progress for a long time.
+            OutboxError: `processor.run` raised it.
         """
         running = asyncio.create_task(processor.run())
         seconds, stopped = MOMENT.total_seconds(), False

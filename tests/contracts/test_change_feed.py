@@ -1,4 +1,4 @@
-"""ChangeFeeds keep their contract."""
+"""Every implementation of the ChangeFeed port passes the contract tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The example of an Event Hubs publisher keeps the contract: its SDK, unmodified, sends to our Service Bus emulator over AMQP.
+The example of a publisher to Event Hubs passes the contract tests. It sends with azure-eventhub to the Service Bus emulator.
 
-That is no Event Hub. What the SDK puts on the wire, its batches, sizes, partition keys and errors are real; the service never was.
+So the batches, sizes, partition keys and errors of the SDK are tested, but not the service Event Hubs itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from examples.eventhubs.publisher import EventHubPublisher
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # Neither SDK closes its socket when the broker hangs up; the garbage collector does it.
+    # The SDKs do not close their sockets when the broker closes the connection. The garbage collector then warns about each of them.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -46,7 +46,7 @@ class EventHub(PublisherBackend):
             ),
             lanes=3,
             send_timeout=timedelta(seconds=5),
-            cancel_grace=timedelta(seconds=30),  # a busy machine decides nothing,
+            cancel_grace=timedelta(seconds=30),  # so long that a busy machine does not change the result
         )
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
@@ -76,7 +76,7 @@ class EventHub(PublisherBackend):
 
 
 def _as_sent(message: Message) -> OutboundMessage:
-    """Return a message as the SDK's consumer reads it."""
+    """Return a message of the emulator as a consumer with azure-eventhub reads it."""
     payload = message.properties + message.application_properties + message.body
     event = EventData._from_message(decode_payload(memoryview(payload)))
     return OutboundMessage(

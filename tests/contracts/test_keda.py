@@ -1,8 +1,8 @@
 """
-What KEDA's Cosmos DB scalers send, byte for byte what they read of our leases, and the lag and replicas they make of it.
+KEDA's Cosmos DB scalers can read the leases of this library, and compute the right lag and number of replicas from them.
 
-Requests, headers and formulas are those of kedacore/keda (`azure_cosmosdb_scaler.go`) and, for lease ids, of the external
-scaler, which uses the .NET estimator. Nothing of the SDK or of this library takes part in asking.
+The tests send the same requests as the scalers, without the SDK and without this library. Requests, headers and formulas are those of
+kedacore/keda (`azure_cosmosdb_scaler.go`). The lease ids are those of the external scaler, which uses the .NET estimator.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ GLOBAL_ENDPOINT = "https://acct.documents.azure.com:443/"
 
 
 class Scaler:
-    """A KEDA scaler: plain HTTP, an account key, and the names in the trigger's metadata."""
+    """Sends the HTTP requests of a KEDA scaler, which signs in with an account key."""
 
     def __init__(self, http: aiohttp.ClientSession, endpoint: str, key: str) -> None:
         self._http, self._endpoint, self._key = http, endpoint, key
 
     async def lags(self, prefix: str) -> dict[str, int]:
-        """Return the lag of each lease by its token."""
+        """Return the lag of each lease, by the token of the lease, as the scaler computes it."""
         found = {}
         for lease in await self._leases(prefix):
             if lease.get("LeaseToken"):
@@ -105,7 +105,7 @@ class Scaler:
 
 def replicas(lags: dict[str, int], *, threshold: int = 100) -> int:
     """
-    Return the replicas that KEDA asks for: `min(totalLag, active * threshold)` over an average of `threshold`.
+    Return how many replicas KEDA asks for: `min(totalLag, active * threshold)` divided by `threshold`, rounded up.
     """
     active = sum(1 for lag in lags.values() if lag > 0)
     return math.ceil(min(sum(lags.values()), active * threshold) / threshold)
@@ -118,7 +118,7 @@ class World:
         self._data = data
         self.feed = CosmosChangeFeed(data, account_host=host)
         self.leases = CosmosLeases(database.get_container_client("leases"))
-        # KEDA takes the first label of the endpoint's host.
+        # KEDA puts the first label of the account's host name into the prefix of lease ids.
         self.keda_prefix = f"{NAME}{host.partition('.')[0]}."
 
     async def dotnet_prefix(self) -> str:
@@ -130,7 +130,7 @@ class World:
             await self._data.create_item({"id": str(n), "partitionKey": f"key-{n % 20}"})
 
     async def process(self, changes: int) -> None:
-        """Run a processor until it handled so many changes and saved that on every lease, then stop it."""
+        """Run a processor until it has handled so many changes and saved a position in every lease. Then stop it."""
         seen = 0
 
         async def handle(batch: ChangeBatch) -> None:
@@ -162,11 +162,12 @@ async def a_world(*, ranges: int) -> AsyncIterator[World]:
         aiohttp.ClientSession() as http,
     ):
         database = await client.create_database("db")
-        # A few documents lie in one partition: KEDA reads a single page, and a page has rows of one partition.
+        # Create the lease container with one physical partition, because KEDA reads a single page, and a page has rows of one partition.
         await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
         account.partitions = ranges
         await database.create_container("data", PartitionKey("/partitionKey"))
-        # What .NET takes, `Uri.Host`; an account's own regions name others, and an emulator is no account with a domain.
+        # .NET puts the host name of the global endpoint into lease ids, and not that of a region. An emulator has no such host name,
+        # so this test makes one up.
         host = urlsplit(GLOBAL_ENDPOINT).hostname
         assert host == global_host(
             "acct", endpoints=["https://acct-westeurope.documents.azure.com:443/", GLOBAL_ENDPOINT]
@@ -174,7 +175,7 @@ async def a_world(*, ranges: int) -> AsyncIterator[World]:
         yield World(server, database, host, Scaler(http, server.url, server.key))
 
 
-async def test_both_scalers_find_our_leases_and_nothing_else():
+async def test_both_keda_scalers_find_only_the_leases():
     async with a_world(ranges=3) as world:
         await world.process(0)
         fleet = Fleet(world.leases, processor=NAME, container="db/data")
@@ -182,7 +183,7 @@ async def test_both_scalers_find_our_leases_and_nothing_else():
         assert ["w"] == [one.worker for one in await fleet.heartbeats()]
         found = (await world.leases.list(world.keda_prefix)).documents
         assert {True} == {"LeaseToken" in one or one["id"].endswith(".info") for one in found}, (
-            "a page of KEDA's"
+            "a page that KEDA reads has other documents"
         )
 
         assert {"0": 0, "1": 0, "2": 0} == await world.scaler.lags(await world.dotnet_prefix())
@@ -190,7 +191,7 @@ async def test_both_scalers_find_our_leases_and_nothing_else():
         assert {} == await world.scaler.lags(f"{NAME}-extended")
 
 
-async def test_the_lag_is_what_was_committed_since_the_checkpoint_and_what_our_estimator_says():
+async def test_keda_and_the_estimator_of_the_library_find_the_same_lag():
     async with a_world(ranges=3) as world:
         await world.write(30)
         await world.process(30)
@@ -205,9 +206,10 @@ async def test_the_lag_is_what_was_committed_since_the_checkpoint_and_what_our_e
         assert 0 == sum((await world.scaler.lags(world.keda_prefix)).values())
 
 
-async def test_an_idle_processor_lets_the_deployment_scale_to_zero_although_there_is_history():
+async def test_keda_scales_an_idle_processor_to_zero():
     """
-    Without a saved continuation KEDA reads from the beginning; so the first one is saved even if nothing was read.
+    For a lease without a continuation, KEDA reads the feed from its beginning and finds a lag. So a worker saves a continuation even if
+    it has read no changes.
     """
     async with a_world(ranges=2) as world:
         await world.process(0)
@@ -220,7 +222,7 @@ async def test_an_idle_processor_lets_the_deployment_scale_to_zero_although_ther
         assert min(2, math.ceil(250 / 100)) == replicas(lags)
 
 
-async def test_the_children_of_a_split_are_read_by_their_ids_and_show_no_phantom_lag():
+async def test_keda_sees_no_lag_in_the_children_of_a_split_range():
     async with a_world(ranges=2) as world:
         await world.write(40)
         await world.process(40)

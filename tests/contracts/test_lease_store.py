@@ -1,4 +1,4 @@
-"""LeaseStores keep their contract."""
+"""Every implementation of the LeaseStore port passes the contract tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ParkedStores keep their contract, and parking works on them."""
+"""Every implementation of the ParkedStore port passes the contract tests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestParkedStore(ParkedStoreContract):
         ({"default_ttl": 3600}, "deletes its documents after 3600 s"),
     ],
 )
-async def test_a_container_in_which_events_would_get_lost_is_refused(
+async def test_a_parked_container_that_could_lose_events_is_refused(
     options: dict[str, Any], fault: str
 ) -> None:
     async with CosmosServer() as server, _database(server.connection_string) as (client, name):

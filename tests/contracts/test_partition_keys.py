@@ -1,5 +1,5 @@
 """
-What holds for containers of any partition key: every path, levels, numbers and booleans, from the commit to the message.
+Containers may have any partition key: other paths, several levels, numbers and booleans. These tests go from the commit to the message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ThingMoved(DomainEvent):
 
 
 class Thing(Entity):
-    """Lies where its list says: one value, or one for each level."""
+    """An entity whose partition key is the list `at`, with one value for each level."""
 
     at: list[KeyPart]
     note: str = ""
@@ -62,7 +62,10 @@ class Thing(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The paths of a container, three keys of it, and what a document of the first one holds for its key."""
+    """
+    A container to test: its partition key paths, three partition keys, the fields of a document with the first key, and the session ids
+    of the three keys.
+    """
 
     paths: tuple[str, ...]
     keys: tuple[tuple[KeyPart, ...], ...]
@@ -126,7 +129,7 @@ def key_of(parts: tuple[KeyPart, ...]) -> PartitionKey:
 
 
 async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
-    """Create and move a thing under each key, all with one id; return the ids of their events."""
+    """Create and move a thing in each partition key, all with the same id. Return the ids of their events."""
     events = []
     for parts in shape.keys:
         async with Outbox(container.store).unit_of_work() as uow:
@@ -138,7 +141,7 @@ async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
 
 
 async def pages(container: Container) -> list[ChangeBatch]:
-    """Return the whole feed as a processor hands it to its handler."""
+    """Return the whole change feed as batches, as a processor passes them to its handler."""
     described = await container.feed.describe()
     read = read_events(container.feed, start=StartFrom.BEGINNING)
     return [
@@ -161,9 +164,9 @@ async def _counted(read: AsyncIterator[Events]) -> AsyncIterator[tuple[int, Even
         yield number, found
 
 
-async def test_the_range_of_a_key_has_the_changes_of_that_key_alone(container: Container, shape: Shape):
+async def test_the_range_of_a_key_has_only_the_changes_of_this_key(container: Container, shape: Shape):
     if not isinstance(container.feed, CosmosChangeFeed):
-        pytest.skip("a container in memory knows no ranges of keys")
+        pytest.skip("a container in memory cannot read the range of a key")
     ids = await made(container, shape)
     for number, key in enumerate(map(key_of, shape.keys)):
         ranges = [await container.feed.range_of(key)]
@@ -178,7 +181,9 @@ def sessions_of(broker: MemoryBroker) -> dict[str, list[str]]:
     return found
 
 
-async def test_documents_hold_what_the_paths_ask_for_and_no_other_key(container: Container, shape: Shape):
+async def test_a_document_has_exactly_the_fields_of_the_partition_key_paths(
+    container: Container, shape: Shape
+):
     event_ids = await made(container, shape)
     for document_id in ("thing", event_ids[0]):
         document = await container.store.read(document_id, key_of(shape.keys[0]))
@@ -191,7 +196,7 @@ async def test_documents_hold_what_the_paths_ask_for_and_no_other_key(container:
         assert document["data"].keys().isdisjoint(shape.fields)
 
 
-async def test_an_entity_is_read_changed_and_deleted_under_its_key(container: Container, shape: Shape):
+async def test_an_entity_is_read_changed_and_deleted_by_its_partition_key(container: Container, shape: Shape):
     await made(container, shape)
     outbox, first, second = Outbox(container.store), key_of(shape.keys[0]), key_of(shape.keys[1])
     for key in (first, second):
@@ -209,7 +214,7 @@ async def test_an_entity_is_read_changed_and_deleted_under_its_key(container: Co
         assert f"again {second}" == (await uow.repository(Thing).read("thing", partition_key=second)).note
 
 
-async def test_one_commit_takes_one_key(container: Container, shape: Shape):
+async def test_a_commit_with_two_partition_keys_is_refused(container: Container, shape: Shape):
     one, other, _ = shape.keys
     async with Outbox(container.store).unit_of_work() as uow:
         for parts in (one, other):
@@ -224,7 +229,9 @@ async def test_one_commit_takes_one_key(container: Container, shape: Shape):
             await uow.commit()
 
 
-async def test_an_entity_whose_class_makes_another_key_of_it_is_refused(container: Container, shape: Shape):
+async def test_an_entity_whose_class_returns_another_partition_key_is_refused(
+    container: Container, shape: Shape
+):
     class Strange(Thing):
         entity_type = "thing"
 
@@ -240,10 +247,10 @@ async def test_an_entity_whose_class_makes_another_key_of_it_is_refused(containe
             await uow.commit()
 
 
-async def test_pages_have_each_document_once_by_id_and_key(container: Container, shape: Shape):
+async def test_the_pages_have_each_document_of_each_partition_key_once(container: Container, shape: Shape):
     levels = len(shape.paths)
     values = [[1, -3, 2.5], [False, True], ["a", "ab", "b"]]
-    each = 3 if levels == 1 else 2  # of more than one level enough are made of two
+    each = 3 if levels == 1 else 2  # with several levels, two values for each level give enough keys
     keys = [parts for of in values for parts in itertools.product(of[:each], repeat=levels)]
     for parts in keys[::-1]:
         for document_id in ("p", "q"):
@@ -276,7 +283,7 @@ async def _paged(container: Container, page_size: int) -> list[dict[str, Any]]:
 
 
 async def relayed(container: Container, broker: MemoryBroker) -> tuple[MemoryParked, Scope]:
-    """Relay the whole feed; return what was parked, and where."""
+    """Relay the whole change feed. Return the parked store, and the scope under which keys were parked."""
     parked = MemoryParked()
     relay = Relay(broker.publisher(), parking=Parking(parked), notify=lambda _: None)
     for batch in await pages(container):
@@ -284,7 +291,7 @@ async def relayed(container: Container, broker: MemoryBroker) -> tuple[MemoryPar
     return parked, Scope(container=(await container.feed.describe()).container_rid)
 
 
-async def test_the_messages_of_a_key_are_a_session_named_by_its_text(container: Container, shape: Shape):
+async def test_the_session_of_a_message_is_the_text_of_its_partition_key(container: Container, shape: Shape):
     await made(container, shape)
     await relayed(container, broker := MemoryBroker())
     assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions} == sessions_of(broker)
@@ -292,9 +299,7 @@ async def test_the_messages_of_a_key_are_a_session_named_by_its_text(container: 
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-async def test_a_key_is_parked_and_released_in_order_with_what_is_too_large_to_be_copied(
-    container: Container, shape: Shape
-):
+async def test_a_parked_key_with_a_very_large_event_is_released_in_order(container: Container, shape: Shape):
     await made(container, shape)
     key, bad = key_of(shape.keys[0]), shape.sessions[0]
     large = {
@@ -319,9 +324,9 @@ async def test_a_key_is_parked_and_released_in_order_with_what_is_too_large_to_b
     assert ["ThingMade", "ThingMoved", "ThingGrown"] == sessions_of(broker)[bad]
 
 
-async def test_a_release_that_does_not_know_the_container_says_so(container: Container, shape: Shape):
+async def test_a_release_without_the_container_raises_a_usage_error(container: Container, shape: Shape):
     if shape.paths == ("/partitionKey",):
-        pytest.skip("the path that is taken for granted")
+        pytest.skip("/partitionKey is the default path, so the release finds the event")
     await made(container, shape)
     broker = MemoryBroker(rejects=lambda message: True)
     parked, scope = await relayed(container, broker)
@@ -331,7 +336,7 @@ async def test_a_release_that_does_not_know_the_container_says_so(container: Con
 
 
 async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]:
-    """Have all events deleted as sent; return how many were of each key."""
+    """Run the deletion of sent events on the whole change feed. Return how many events of each key were deleted."""
     deleted: dict[str, int] = {}
     complete = asyncio.Event()
 
@@ -358,7 +363,7 @@ async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]
     return deleted
 
 
-async def test_sent_events_are_deleted_under_their_keys(container: Container, shape: Shape):
+async def test_sent_events_are_deleted_from_each_partition_key(container: Container, shape: Shape):
     event_ids = await made(container, shape)
     assert dict.fromkeys(shape.sessions, 2) == await _deleted(container, event_ids)
     for number, parts in enumerate(shape.keys):
@@ -372,7 +377,7 @@ MIXED = Shape(paths=("/tenantId",), keys=((5,), ("[5]",), ("5",)), fields={}, se
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_number_and_the_string_that_spells_it_share_a_session_and_lose_nothing(backend: str):
+async def test_two_partition_keys_with_the_same_session_lose_no_event(backend: str):
     async with opened(backend, ranges=2, key_paths=MIXED.paths) as container:
         event_ids = await made(container, MIXED)
         broker = MemoryBroker(rejects=lambda message: message.session_id == "[5]")

@@ -1,8 +1,8 @@
 """
-What every Publisher keeps: in memory, on the Service Bus emulator through the vendor SDK, and on Azure if it is set.
+Every implementation of the Publisher port passes the contract tests: in memory, on the Service Bus emulator, and on Azure.
 
-Azure needs OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING, and a topic with duplicate detection and a session subscription:
-OUTBOX_TEST_SERVICEBUS_TOPIC (events) and OUTBOX_TEST_SERVICEBUS_SUBSCRIPTION (all).
+The tests run on Azure if OUTBOX_TEST_SERVICEBUS_CONNECTION_STRING is set. They need a topic with duplicate detection and a subscription
+with sessions: OUTBOX_TEST_SERVICEBUS_TOPIC (default: events) and OUTBOX_TEST_SERVICEBUS_SUBSCRIPTION (default: all).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from cosmos_outbox_testing.contracts import PublisherBackend, PublisherContract,
 from cosmos_outbox_testing.contracts.publisher import a_message
 from cosmos_outbox_testing.verify.own_views import OwnTopic
 
-# One loop for the module: opening and closing a link costs the SDK half a second each.
+# All tests of this module share one event loop and its links, because the SDK takes half a second to open a link and to close it.
 pytestmark = [
     pytest.mark.looptime(False),
     pytest.mark.asyncio(loop_scope="module"),
-    # The SDK forgets to close its socket when the broker hangs up; the garbage collector does it.
+    # The SDK does not close its socket when the broker closes the connection. The garbage collector then warns about it.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -88,7 +88,7 @@ class ServiceBusTopic(OwnTopic):
             lanes=LANES,
             send_timeout=send_timeout,
             sdk_only=sdk_only,
-            cancel_grace=timedelta(seconds=30),  # a busy machine decides nothing,
+            cancel_grace=timedelta(seconds=30),  # so long that a busy machine does not change the result
         )
         super().__init__(client, topic, subscription, publisher)
 
@@ -134,7 +134,7 @@ async def shared_topic(request: pytest.FixtureRequest) -> AsyncIterator[Publishe
         topic = ServiceBusTopic(client, name, subscription, broker, sdk_only=request.param == SDK_ONLY)
         await stack.enter_async_context(topic.publisher)
         yield topic
-    gc.collect()  # what the SDK left open must not be found in another module's test
+    gc.collect()  # so that warnings about the SDK's open sockets do not appear in tests of another module
 
 
 class TestPublisher(PublisherContract):
@@ -152,7 +152,7 @@ class TestPublisher(PublisherContract):
         ],
         ids=["one", "one of two bytes a letter", "all together"],
     )
-    async def test_a_message_with_invalid_properties_is_rejected_and_earlier_messages_arrive(
+    async def test_a_message_with_properties_that_are_too_large_is_rejected(
         self, backend: PublisherBackend, session: str, properties: dict[str, str | int]
     ) -> None:
         before, large = a_message(session), a_message(session, properties=properties)
@@ -164,7 +164,7 @@ class TestPublisher(PublisherContract):
             await backend.publisher.publish(0, [before])
         assert [before] == await backend.received(session, last=before)
 
-    async def test_a_busy_broker_says_when_to_come_back(
+    async def test_a_busy_broker_asks_the_publisher_to_wait_two_seconds(
         self, backend: PublisherBackend, session: str
     ) -> None:
         backend.trouble(Trouble.BUSY)
@@ -172,5 +172,5 @@ class TestPublisher(PublisherContract):
             await backend.publisher.publish(0, [a_message(session)])
         assert 2.0 == caught.value.retry_after
 
-    async def test_there_are_as_many_lanes_as_were_asked_for(self, backend: PublisherBackend) -> None:
+    async def test_a_publisher_has_the_number_of_lanes_that_was_set(self, backend: PublisherBackend) -> None:
         assert LANES == backend.publisher.lanes

@@ -1,4 +1,4 @@
-"""The settings of a live namespace are read as they are, and so is what keeps a receiver away."""
+"""Read the settings of a Service Bus namespace, and find out why the broker refuses a receiver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.looptime(False)
 AT = {"namespace": None, "credential": None}
 
 
-async def test_what_is_missing_is_told_apart_from_an_entity_of_another_kind():
+async def test_a_missing_entity_is_distinguished_from_one_of_another_kind():
     broker = Broker.default()
     broker.add_queue({"name": "orders"})
     async with ServiceBusServer(broker) as server:
@@ -42,7 +42,7 @@ async def test_what_is_missing_is_told_apart_from_an_entity_of_another_kind():
             assert (None, None) == await messages_counted(entity, subscription, **at)
 
 
-async def test_a_receiver_hears_what_keeps_it_away():
+async def test_a_receiver_learns_why_the_broker_refuses_it():
     broker = Broker.default()
     broker.add_queue({"name": "orders"})
     async with (
@@ -59,7 +59,7 @@ async def test_a_receiver_hears_what_keeps_it_away():
     ("emulator", "said"),
     [("", "Manage right"), ("UseDevelopmentEmulator=true;", "answers no management requests")],
 )
-async def test_a_namespace_that_cannot_be_asked_is_said_to_be_unknown(emulator: str, said: str):
+async def test_the_settings_of_an_unreachable_namespace_are_unknown(emulator: str, said: str):
     away = f"Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=a2V5;{emulator}"
     with pytest.raises(SettingsUnknown, match=said):
         async with reading_settings(connection_string=away, **AT) as client:

@@ -1,5 +1,5 @@
 """
-What the Service Bus publisher does beyond the contract: its links, its time limits, and its batches on the wire.
+Tests of the Service Bus publisher beyond the contract tests: its links, its time limits, and its batches on the wire.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK forgets to close its socket when the broker hangs up; the garbage collector does it.
+    # The SDK does not close its socket when the broker closes the connection. The garbage collector then warns about it.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -51,7 +51,7 @@ KEY = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VAL
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
     yield
-    gc.collect()  # what the SDK left open must not be found in another module's test
+    gc.collect()  # so that warnings about the SDK's open sockets do not appear in tests of another module
 
 
 @pytest.fixture
@@ -112,9 +112,7 @@ async def test_a_lane_connects_when_it_is_first_used(server: ServiceBusServer) -
 
 
 @pytest.mark.parametrize("how", ["detached", "disconnected"])
-async def test_a_link_that_was_cut_while_idle_costs_the_caller_no_failure(
-    server: ServiceBusServer, how: str
-) -> None:
+async def test_a_publisher_replaces_an_idle_link_that_was_cut(server: ServiceBusServer, how: str) -> None:
     async with publisher_to(server) as publisher:
         await publisher.publish(0, messages("k", 3))
         if how == "detached":
@@ -134,7 +132,7 @@ async def test_a_link_that_was_cut_while_idle_costs_the_caller_no_failure(
     [("no-ack", 2, 2, 1), ("server-busy", 1, 2, 0)],
     ids=["a sender of unknown outcome is replaced and sends nothing later", "a busy broker keeps its link"],
 )
-async def test_only_a_send_of_unknown_outcome_costs_the_link(
+async def test_a_link_is_replaced_only_after_a_send_of_unknown_outcome(
     server: ServiceBusServer, action: str, connections: int, stored: int, repeated: int
 ) -> None:
     async with publisher_to(server, send_timeout=timedelta(seconds=3)) as publisher:
@@ -151,7 +149,7 @@ async def test_only_a_send_of_unknown_outcome_costs_the_link(
         )
 
 
-async def test_a_new_link_after_one_that_worked_has_to_work_itself_first(server: ServiceBusServer) -> None:
+async def test_a_new_link_that_fails_raises_broker_unavailable(server: ServiceBusServer) -> None:
     async with publisher_to(server) as publisher:
         await publisher.publish(0, messages("k", 1))
         server.broker.faults.add({"action": "no-ack"})
@@ -172,7 +170,7 @@ async def _cancelled(publisher: ServiceBusPublisher, server: ServiceBusServer) -
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServiceBusSender]]:
-    """The senders that were given out, each of which has to be closed in the end."""
+    """The SDK senders that the publisher opened. At the end of the test, each of them has to be closed."""
     opened, closed = list[ServiceBusSender](), list[ServiceBusSender]()
     give, close = ServiceBusClient.get_topic_sender, ServiceBusSender.close
 
@@ -190,7 +188,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServiceBusSender]]:
     assert {*map(id, opened)} <= {*map(id, closed)}
 
 
-async def test_a_call_cancelled_while_its_link_opens_sends_nothing_and_its_sender_is_replaced(
+async def test_a_call_that_is_cancelled_while_its_link_opens_sends_nothing(
     server: ServiceBusServer, opened: list[ServiceBusSender]
 ) -> None:
     async with publisher_to(server) as publisher:
@@ -204,8 +202,8 @@ async def test_a_call_cancelled_while_its_link_opens_sends_nothing_and_its_sende
         assert (2, 1) == (len(opened), stats(server)["transfers"])
 
 
-async def test_a_server_that_never_answers_is_given_up_in_time(opened: list[ServiceBusSender]) -> None:
-    """It accepts connections and says nothing: the SDK alone would wait for a minute."""
+async def test_the_publisher_gives_up_a_server_that_never_answers(opened: list[ServiceBusSender]) -> None:
+    """The server accepts connections and sends nothing. Without the publisher's time limit, the SDK would wait for a minute."""
     hung = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,7 +228,7 @@ async def test_a_server_that_never_answers_is_given_up_in_time(opened: list[Serv
         hung.set()
 
 
-async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
+async def test_the_publisher_gives_up_a_send_that_exceeds_its_time_limit(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = []
@@ -253,7 +251,7 @@ async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
     assert (1, 1) == (stats(server)["published"], stats(server)["transfers"])
 
 
-async def test_a_wrong_key_makes_the_topic_unavailable(server: ServiceBusServer) -> None:
+async def test_a_wrong_access_key_raises_topic_unavailable(server: ServiceBusServer) -> None:
     wrong = server.connection_string.replace("SAS_KEY_VALUE", "wrong")
     async with (
         open_service_bus_client(connection_string=wrong) as client,
@@ -271,7 +269,7 @@ async def test_a_wrong_key_makes_the_topic_unavailable(server: ServiceBusServer)
     [({"action": "delay-ack", "seconds": 0.5}, 5, 1), ({"action": "no-ack"}, 0.3, 2)],
     ids=["known in time", "never known"],
 )
-async def test_a_cancelled_send_is_awaited_and_closes_its_sender_only_if_the_outcome_is_unknown(
+async def test_a_cancelled_send_closes_its_sender_if_the_outcome_is_unknown(
     server: ServiceBusServer, fault: dict[str, Any], grace: float, connections: int
 ) -> None:
     async with publisher_to(server, cancel_grace=timedelta(seconds=grace)) as publisher:
@@ -283,7 +281,7 @@ async def test_a_cancelled_send_is_awaited_and_closes_its_sender_only_if_the_out
         assert (connections, 3) == (server.broker.connections, stats(server)["transfers"])
 
 
-async def test_a_closed_publisher_says_so(server: ServiceBusServer) -> None:
+async def test_a_closed_publisher_raises_a_usage_error(server: ServiceBusServer) -> None:
     async with publisher_to(server) as publisher:
         pass
     with pytest.raises(UsageError):
@@ -294,7 +292,7 @@ async def test_a_closed_publisher_says_so(server: ServiceBusServer) -> None:
 
 
 @pytest.mark.parametrize(("scope", "batches"), [(BatchScope.SESSION, 3), (BatchScope.MESSAGE, 12)])
-async def test_a_partitioned_topic_gets_the_batches_it_takes(
+async def test_a_batch_has_one_session_or_one_message_if_the_scope_says_so(
     server: ServiceBusServer, scope: BatchScope, batches: int
 ) -> None:
     async with publisher_to(server, batch_scope=scope) as publisher:
@@ -304,7 +302,7 @@ async def test_a_partitioned_topic_gets_the_batches_it_takes(
 
 @pytest.mark.parametrize("sdk_only", [False, True], ids=["our encoder", "the SDK's"])
 @pytest.mark.parametrize("letter", ["x", "☃", "😀"])
-async def test_a_full_batch_fits_on_the_wire_whatever_the_ids_in_its_envelope(
+async def test_a_full_batch_with_long_ids_is_not_larger_than_the_limit(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch, letter: str, sdk_only: bool
 ) -> None:
     sizes: list[int] = []
@@ -335,7 +333,9 @@ async def test_a_full_batch_fits_on_the_wire_whatever_the_ids_in_its_envelope(
     assert 262_144 - 2_048 < max(sizes) <= 262_144
 
 
-async def test_a_property_that_amqp_cannot_carry_is_a_rejected_message(server: ServiceBusServer) -> None:
+async def test_a_message_with_a_property_that_amqp_cannot_encode_is_rejected(
+    server: ServiceBusServer,
+) -> None:
     good, [bad] = messages("k", 2), messages("k", 1, first=2**40)
     async with publisher_to(server) as publisher:
         with pytest.raises(MessageRejected) as caught:
@@ -344,7 +344,7 @@ async def test_a_property_that_amqp_cannot_carry_is_a_rejected_message(server: S
         assert 2 == stats(server)["published"]
 
 
-async def test_where_the_sdk_is_not_as_known_it_encodes_the_messages_and_this_is_reported_once(
+async def test_an_unknown_sdk_version_encodes_the_messages_itself(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoding, "difference", lambda: "_size of a batch is missing")
@@ -357,7 +357,7 @@ async def test_where_the_sdk_is_not_as_known_it_encodes_the_messages_and_this_is
     assert [SdkFallback(part="encoder", entity="events", reason="_size of a batch is missing")] == records
 
 
-async def test_only_the_first_message_of_a_batch_is_encoded_by_the_sdk(
+async def test_the_sdk_encodes_only_the_first_message_of_a_batch(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert None is encoding.fallback_cause(), "compared before the SDK's messages are counted"
@@ -372,14 +372,14 @@ async def test_only_the_first_message_of_a_batch_is_encoded_by_the_sdk(
     assert (100, 4, 4) == (stats(server)["published"], stats(server)["transfers"], len(added))
 
 
-# The relay on top of it
+# A relay that uses this publisher
 
 
 def a_page(*keys: str, count: int) -> ChangeBatch:
     return batch(*(event(key, number) for number in range(count) for key in keys))
 
 
-async def test_a_relay_brings_a_page_through_everything_that_can_go_wrong(server: ServiceBusServer) -> None:
+async def test_a_relay_sends_each_event_of_a_page_once_despite_faults(server: ServiceBusServer) -> None:
     faults = [
         {"action": "drop-before-store", "skip": 1},
         {"action": "drop-after-store", "skip": 3},
@@ -403,20 +403,20 @@ async def test_a_relay_brings_a_page_through_everything_that_can_go_wrong(server
 # Clients
 
 
-def test_a_client_needs_a_way_to_sign_in() -> None:
+def test_a_service_bus_client_without_credentials_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         open_service_bus_client()
     with pytest.raises(ConfigurationError):
         open_service_bus_client(namespace="contoso.servicebus.windows.net")
 
 
-def test_a_connection_string_that_cannot_be_read_is_not_repeated_in_the_error() -> None:
+def test_the_error_of_an_invalid_connection_string_does_not_contain_it() -> None:
     with pytest.raises(ConfigurationError) as caught:
         open_service_bus_client(connection_string="SharedAccessKey=secret")
     assert "secret" not in str(caught.value)
 
 
-def test_a_publisher_needs_a_lane(server: ServiceBusServer) -> None:
+def test_a_publisher_without_lanes_is_refused(server: ServiceBusServer) -> None:
     client = open_service_bus_client(connection_string=server.connection_string)
     with pytest.raises(ConfigurationError):
         ServiceBusPublisher(client, "events", lanes=0)

@@ -1,4 +1,4 @@
-"""Stores keep their contract, and an outbox works on them."""
+"""Every implementation of the Store port passes the contract tests, and an outbox works with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.notes import Line, Note
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp's advice on bodies of more than 1 MB is for the SDK, which chooses how it sends them.
+    # aiohttp warns about bodies of more than 1 MB. The SDK decides how to send them, so these tests ignore the warning.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 
@@ -55,10 +55,12 @@ class Gauge(Entity):
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, 1 - 2**63, 10**40])
-async def test_a_64_bit_integer_keeps_its_digits_in_a_field_and_is_no_key_if_a_float_would_round_it(
-    store: Store, value: int
-):
-    """It was never tried on Azure: where this fails there, docs/how-to/write.md has to say so."""
+async def test_a_large_integer_is_stored_with_all_its_digits(store: Store, value: int):
+    """
+    An integer that a 64-bit float cannot hold is refused as a partition key.
+
+    This was never tried on Azure. If the test fails there, docs/how-to/write.md has to say so.
+    """
     async with Outbox(store).unit_of_work() as uow:
         uow.repository(Gauge).create(Gauge(id="g", value=value))
         commit = await uow.commit()
@@ -70,7 +72,7 @@ async def test_a_64_bit_integer_keeps_its_digits_in_a_field_and_is_no_key_if_a_f
             await uow.repository(Gauge).read("g", partition_key=value)
 
 
-async def test_a_query_in_sql_is_paged_with_its_parameters(store: Store):
+async def test_a_sql_query_with_parameters_is_read_page_by_page(store: Store):
     if isinstance(store, MemoryContainer):
         pytest.skip("a container in memory evaluates no SQL")
     outbox = Outbox(store)
@@ -92,7 +94,7 @@ async def test_a_query_in_sql_is_paged_with_its_parameters(store: Store):
 
 
 @pytest.mark.parametrize("sql", ["SELECT * FROM c", "SELECT c.id, c.type FROM c WHERE c.type = 'line'"])
-async def test_a_query_that_selects_anything_but_documents_of_the_type_is_refused(store: Store, sql: str):
+async def test_a_sql_query_that_selects_other_documents_is_refused(store: Store, sql: str):
     if isinstance(store, MemoryContainer):
         pytest.skip("a container in memory evaluates no SQL")
     async with Outbox(store).unit_of_work() as uow:
@@ -105,16 +107,14 @@ async def test_a_query_that_selects_anything_but_documents_of_the_type_is_refuse
 
 @pytest.mark.parametrize("when", When)
 @pytest.mark.parametrize("status", [429, 449, 410, 503])
-async def test_a_commit_that_is_answered_with_a_fault_is_stored_once_with_its_events_once(
-    container: Container, status: int, when: When
-):
+async def test_a_commit_that_meets_a_fault_is_stored_once(container: Container, status: int, when: When):
     if container.faults is None:
         pytest.skip("no request fails on demand there")
     outbox = Outbox(container.store, retries=RetryOptions(backoff=Backoff(initial_seconds=0.01)))
     sent = []
     async with outbox.unit_of_work() as uow:
         note = uow.repository(Note).create(Note(id="n"))
-        # The second strike is for what the SDK, or the store, sends again by itself.
+        # The second fault has two strikes, so that it also hits the request that the SDK or the store sends again by itself.
         for text, strikes in (("created", 1), ("changed", 2)):
             note.change(text)
             fault = container.faults.add(
@@ -135,7 +135,7 @@ async def test_a_commit_that_is_answered_with_a_fault_is_stored_once_with_its_ev
 
 
 @pytest.mark.parametrize("document_id", ["...", ".a", " a", "a b", "a\u00a0", "+", "%"])
-async def test_any_other_id_leads_back_to_its_document(store: Store, document_id: str):
+async def test_a_document_with_an_unusual_id_is_found_by_this_id(store: Store, document_id: str):
     for others in range(2):
         async with Outbox(store).unit_of_work() as uow:
             line = uow.repository(Line).create(Line(id=document_id, book=f"b{others}"))

@@ -1,8 +1,8 @@
 """
-What a version stores: later ones read it, and this one reads what later ones add.
+This version of the library reads documents that earlier versions stored, and ignores fields that later versions add.
 
-`stored_formats.json` has each kind of document as a version wrote it. Where a form changes, the new one is added there, and the old
-ones stay: programs of both run side by side while workers are upgraded one by one.
+`stored_formats.json` has each kind of document as earlier versions wrote it. If the format of a kind changes, the new format is added to
+the file and the old ones stay there, because two versions run at the same time while workers are upgraded one by one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.support.shop import OrderPaid, World, invoicing, message
 FORMS: dict[str, dict[str, Document]] = json.loads(
     Path(__file__).with_name("stored_formats.json").read_text()
 )
-# A form has the kinds that changed with it
+# A numbered format in the file has only the kinds of documents that changed. So the newest format of each kind is the last one found.
 NEWEST = {name: one for form in sorted(FORMS, key=int) for name, one in FORMS[form].items()}
 KEY = IdempotencyKey(key="k", scope=(), payload=None)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,7 +84,7 @@ def leases_and_parked() -> dict[str, Document]:
 
 
 async def written() -> dict[str, Document]:
-    """Return a document of each kind as this version writes it."""
+    """Store one document of each kind with this version, and return the documents by kind."""
     container = MemoryContainer()
     async with Outbox(container).unit_of_work(ContactsUnitOfWork) as uow:
         contact = Contact(id="c1", name=Name(first_name="Ada", last_name="A"))
@@ -108,7 +108,7 @@ async def written() -> dict[str, Document]:
 
 
 async def beaten() -> Document:
-    """Return the heartbeat of a worker that found something wrong with each part of its fleet."""
+    """Return the heartbeat document of a worker that has a value for each field."""
     leases = MemoryLeases()
     settings = {"topic": "events", "lease_expiration_seconds": "60.0"}
     own = Heartbeat(
@@ -163,7 +163,7 @@ async def is_read(document: Document, kind: str) -> bool:
 
 
 async def is_heard(document: Document) -> bool:
-    """Say whether a worker reads the heartbeat of another, and what is not said there as nothing."""
+    """Return whether a worker reads the heartbeat of another worker, and reads fields that are missing there as empty."""
     await (leases := MemoryLeases()).create(document)
     (seen,) = await Fleet(leases, processor="outbox", container="shop/orders").heartbeats()
     said = {name: value for name, value in asdict(seen).items() if name in document and name != "every"}
@@ -190,7 +190,7 @@ def is_held(document: Document, kind: str) -> bool:
 
 
 async def is_known_to_the_inbox(document: Document) -> bool:
-    """Say whether the message of a record has no second effect."""
+    """Return whether the inbox knows the message of an inbox record, so that the message takes no second effect."""
     world = World(invoicing())
     await stored(world.container, document)
     world.subscription.deliver(message(OrderPaid(id=document["messageId"], order_id="o1")))
@@ -203,18 +203,18 @@ async def stored(container: MemoryContainer, document: Document) -> None:
     await container.commit(document["partitionKey"], [write])
 
 
-async def test_what_is_written_has_the_newest_form_that_is_on_record():
+async def test_this_version_writes_the_newest_recorded_format():
     forms = {kind: names_in(document) for kind, document in (await written()).items()}
     assert {kind: names_in(document) for kind, document in NEWEST.items()} == forms
 
 
 @pytest.mark.parametrize(("document", "kind"), EVERY)
-async def test_every_form_on_record_is_read_with_what_a_later_version_adds(document: Document, kind: str):
+async def test_every_recorded_format_can_be_read(document: Document, kind: str):
     assert await is_read(document, kind)
     assert await is_read({**document, "later": {"x": 1}}, kind)
 
 
-def test_what_a_later_version_adds_to_a_lease_survives_a_write_of_this_one():
+def test_a_write_keeps_the_unknown_fields_of_a_lease():
     raw = NEWEST["lease"]
     later = {**raw, "later": 1, "properties": {**raw["properties"], "later": "x"}}
     written_again = from_document(later).with_changes(now=NOW, continuation='"8"').raw

@@ -1,9 +1,9 @@
 """
-What every Subscription keeps: in memory, in virtual time, and on the Service Bus emulator through the vendor SDK and over the
-library's own AMQP.
+Every implementation of the Subscription port passes the contract tests: in memory, with the Azure SDK, and with the lean receiver.
 
-On the emulator all tests of the contract run at once, each with a broker of its own whose clock it moves: opening and closing a link costs
-the SDK a second, and no lock ends before its test says so.
+In memory, the tests run in virtual time. On the Service Bus emulator, all tests of the contract run at the same time, because the SDK
+takes a second to open and close a link. Each of these tests has its own broker and moves the broker's clock, so locks end only when the
+test lets them end.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class MemoryEntity(SubscriptionBackend):
 
 
 AdapterSubscription = ServiceBusSubscription | AmqpSubscription
-Receiving = Callable[..., AdapterSubscription]  # of a client and what names an entity
+Receiving = Callable[
+    ..., AdapterSubscription
+]  # is called with a client and the name of a subscription or queue
 
 
 @dataclass
@@ -197,10 +199,10 @@ class TestInMemoryWithoutSessions(SessionlessSubscriptionContract):
         return in_memory
 
 
-# The lean receiver receives sessions alone, so these scenarios do not run on it.
+# The lean receiver supports only sessions, so these tests do not run with it.
 WITHOUT_SESSIONS = {
     *(name for name in dir(SessionlessSubscriptionContract) if name.startswith("test_")),
-    "messages_without_sessions_that_the_entity_does_not_have_are_refused_with_what_to_do",
+    "a_receiver_without_sessions_is_refused_if_the_entity_requires_them",
 }
 ON_EMULATOR: dict[str, Scenario] = {
     name: getattr(contract, name)
@@ -211,16 +213,16 @@ ON_EMULATOR: dict[str, Scenario] = {
 
 
 def wire_scenario(function: Scenario) -> Scenario:
-    """Add a scenario of what memory has no counterpart for."""
+    """Add a test that runs only on the emulator, because a subscription in memory has no connections or links."""
     ON_EMULATOR[getattr(function, "__name__")] = function  # noqa: B009 - a callable need not have one
     return function
 
 
-# What only a wire has
+# Tests that need a network connection
 
 
 @wire_scenario
-async def messages_of_other_programs_are_read_as_they_are(opened: Opened) -> None:
+async def messages_of_other_programs_can_be_read(opened: Opened) -> None:
     async with opened() as entity:
         before = datetime.now(UTC) - timedelta(minutes=1)
         properties, *others = (
@@ -260,7 +262,7 @@ async def messages_of_other_programs_are_read_as_they_are(opened: Opened) -> Non
 
 
 @wire_scenario
-async def the_reason_of_a_dead_letter_is_cut_to_what_service_bus_takes_and_may_hold_what_has_no_utf8(
+async def the_reason_of_a_dead_letter_is_cut_to_4000_characters(
     opened: Opened,
 ) -> None:
     async with opened() as entity:
@@ -274,7 +276,7 @@ async def the_reason_of_a_dead_letter_is_cut_to_what_service_bus_takes_and_may_h
 
 
 @wire_scenario
-async def a_detached_link_or_a_lost_connection_ends_the_session_and_the_next_one_goes_on(
+async def a_session_ends_when_its_link_or_connection_is_lost(
     opened: Opened,
 ) -> None:
     for lost in (False, True):
@@ -296,7 +298,7 @@ async def a_detached_link_or_a_lost_connection_ends_the_session_and_the_next_one
 
 
 @wire_scenario
-async def a_missing_entity_is_named_with_what_to_do(opened: Opened) -> None:
+async def the_error_of_a_missing_entity_says_to_create_it(opened: Opened) -> None:
     async with opened() as entity:
         for topic, name in (("t", "other"), ("other", None)):
             async with entity.receiving(entity.client, topic, name) as missing:
@@ -305,7 +307,7 @@ async def a_missing_entity_is_named_with_what_to_do(opened: Opened) -> None:
 
 
 @wire_scenario
-async def a_disabled_entity_is_received_from_once_it_is_enabled(opened: Opened) -> None:
+async def an_enabled_subscription_is_received_from_again(opened: Opened) -> None:
     async with opened() as entity:
         await entity.send("a1")
         entity.server.broker.set_disabled("t", True)
@@ -316,14 +318,14 @@ async def a_disabled_entity_is_received_from_once_it_is_enabled(opened: Opened) 
 
 
 @wire_scenario
-async def sessions_that_the_entity_does_not_have_are_refused_with_what_to_do(opened: Opened) -> None:
+async def a_receiver_with_sessions_is_refused_if_the_entity_has_none(opened: Opened) -> None:
     async with opened(sessions=True, requires_session=False) as entity:
         with pytest.raises(SubscriptionUnavailable, match="see that sessions are on or off"):
             await entity.subscription.accept(BRIEFLY)
 
 
 @wire_scenario
-async def messages_without_sessions_that_the_entity_does_not_have_are_refused_with_what_to_do(
+async def a_receiver_without_sessions_is_refused_if_the_entity_requires_them(
     opened: Opened,
 ) -> None:
     async with opened(sessions=False, requires_session=True) as entity:
@@ -332,7 +334,7 @@ async def messages_without_sessions_that_the_entity_does_not_have_are_refused_wi
 
 
 @wire_scenario
-async def a_settlement_that_is_refused_is_a_lost_lock(opened: Opened) -> None:
+async def a_refused_settlement_raises_lock_lost(opened: Opened) -> None:
     async with opened() as entity:
         await entity.send("a1")
         session = await accept_session(entity)
@@ -345,7 +347,7 @@ async def a_settlement_that_is_refused_is_a_lost_lock(opened: Opened) -> None:
         assert 1 == entity.stored()
 
 
-# Over WebSockets they differ in what connects; that is tested by itself.
+# The receivers are tested over TCP only. test_websockets.py tests connections over WebSockets.
 WAYS: list[Receiving] = [ServiceBusSubscription, lean]
 
 
@@ -368,7 +370,7 @@ def outcomes(request: pytest.FixtureRequest) -> dict[str, BaseException | None]:
 
 @pytest.mark.looptime(False)
 @pytest.mark.parametrize("name", ON_EMULATOR)
-def test_on_the_emulator(outcomes: dict[str, BaseException | None], name: str) -> None:
+def test_a_subscription_on_the_emulator(outcomes: dict[str, BaseException | None], name: str) -> None:
     if name not in outcomes:
         pytest.skip("the lean receiver receives sessions only")
     if (outcome := outcomes[name]) is not None:
@@ -376,7 +378,9 @@ def test_on_the_emulator(outcomes: dict[str, BaseException | None], name: str) -
 
 
 @pytest.mark.looptime(False)
-async def test_a_broker_that_says_nothing_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_does_not_answer_raises_subscription_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(adapter, "_OPEN_SECONDS", 0.5)
     connected = asyncio.Event()
 
@@ -399,7 +403,7 @@ async def test_a_broker_that_says_nothing_is_unavailable(monkeypatch: pytest.Mon
 
 
 @pytest.mark.looptime(False)
-async def test_the_certificates_are_read_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_certificates_are_loaded_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     with leaky_sockets():
         async with on_emulator() as entity:
@@ -410,7 +414,7 @@ async def test_the_certificates_are_read_once_for_all_connections(monkeypatch: p
 
 
 @pytest.mark.looptime(False)
-async def test_the_lean_receiver_trusts_the_certificates_that_the_environment_names(
+async def test_the_lean_receiver_trusts_the_certificates_of_ssl_cert_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker.from_config(
@@ -428,7 +432,7 @@ async def test_the_lean_receiver_trusts_the_certificates_that_the_environment_na
                         patch.setenv("SSL_CERT_FILE", str(folder / certificate.AUTHORITY))
                     client = open_service_bus_client(connection_string=server.connection_string)
                 async with AmqpSubscription(client, "t", "s") as subscription:
-                    # As the SDK over TCP, it takes port 5671 unless the broker is an emulator.
+                    # Like the SDK, the lean receiver uses port 5671 unless the connection string names an emulator. Set the port here.
                     subscription.namespace = replace(subscription.namespace, port=server.port)
                     if known and name == "its":
                         assert await subscription.accept(0.1) is None
@@ -438,7 +442,11 @@ async def test_the_lean_receiver_trusts_the_certificates_that_the_environment_na
 
 
 class LosingReceiver:
-    """A receiver of the SDK that loses the first cancellation of a call, as it may before Python 3.12, and goes on to an answer."""
+    """
+    A fake receiver of the SDK that swallows the first cancellation of a call and then returns an answer.
+
+    Before Python 3.12, the SDK's receiver may do so.
+    """
 
     session = None
 
@@ -474,7 +482,7 @@ class LosingReceiver:
 
 
 class Receivers:
-    """A client of the SDK with one receiver."""
+    """A fake client of the SDK that returns the given receiver."""
 
     def __init__(self, receiver: LosingReceiver) -> None:
         self._receiver = receiver
@@ -484,7 +492,7 @@ class Receivers:
 
 
 async def cancelled_once(receiver: LosingReceiver, call: Coroutine[Any, Any, object]) -> bool:
-    """Cancel a call while its receiver waits, and say whether it was cancelled."""
+    """Start a call, cancel it while its receiver waits, and return whether the call ended as cancelled."""
     task = asyncio.create_task(call)
     await receiver.waits.wait()
     task.cancel()
@@ -501,7 +509,7 @@ async def cancelled_once(receiver: LosingReceiver, call: Coroutine[Any, Any, obj
     ],
     ids=["nothing", "a message", "an error"],
 )
-async def test_a_receive_that_is_cancelled_ends_and_gives_back_what_the_sdk_returned_instead(
+async def test_a_cancelled_receive_gives_back_the_message_that_the_sdk_returns(
     answer: object, calls: list[str]
 ) -> None:
     receiver = LosingReceiver(opens=True, answer=answer)
@@ -517,23 +525,21 @@ async def test_a_receive_that_is_cancelled_ends_and_gives_back_what_the_sdk_retu
     [(True, ["m abandoned", "closed"]), (False, ["opening ended", "closed"])],
     ids=["while it waits for a message", "while it opens"],
 )
-async def test_an_accept_that_is_cancelled_closes_its_receiver_when_that_has_ended(
-    opens: bool, calls: list[str]
-) -> None:
+async def test_a_cancelled_accept_closes_its_receiver(opens: bool, calls: list[str]) -> None:
     receiver = LosingReceiver(opens=opens, answer=["m"])
     async with ServiceBusSubscription(Receivers(receiver), "t", "s", sessions=False) as subscription:  # type: ignore[arg-type]
         assert await cancelled_once(receiver, subscription.accept(60))
     assert calls == receiver.calls
 
 
-async def test_what_asks_whether_a_subscription_can_be_received_from_closes_its_receiver() -> None:
+async def test_the_check_of_a_subscription_closes_its_receiver() -> None:
     receiver = LosingReceiver(opens=True)
     client: Any = Receivers(receiver)
     assert None is await administration.receiving_refused(client, "t", "s", sessions=False)
     assert ["closed"] == receiver.calls
 
 
-def test_options_that_cannot_work_are_refused() -> None:
+def test_invalid_options_of_a_subscription_are_refused() -> None:
     client = ServiceBusClient.from_connection_string(
         "Endpoint=sb://127.0.0.1;SharedAccessKeyName=k;SharedAccessKey=v"
     )

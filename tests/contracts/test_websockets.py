@@ -1,4 +1,4 @@
-"""AMQP over WebSockets through real sockets: what only this way to Service Bus has."""
+"""Tests of connections to Service Bus by AMQP over WebSockets: certificates, proxies and ports."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def server() -> AsyncIterator[ServiceBusServer]:
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """Both ways trust the authority of this certificate only."""
+    """A TLS context of a server. Clients in this test trust only the authority that signed its certificate."""
     context = certificate.server_context(tmp_path)
     monkeypatch.setattr(certifi, "where", lambda: str(tmp_path / certificate.AUTHORITY))
     return context
 
 
 async def refusal_or_none(address: str) -> str | None:
-    """Send a message as the setting of a worker has it."""
+    """Send a message with the settings of a worker. Return the text of the error if the connection is refused, or None."""
     settings = ConsumerSettings(
         cosmos_database="d",
         cosmos_container="c",
@@ -88,7 +88,7 @@ async def test_a_certificate_of_an_unknown_authority_is_refused(
 
 
 class Proxy:
-    """An HTTP proxy that wants a password, and tunnels whatever is asked for to one port."""
+    """An HTTP proxy that requires a password and connects every tunnel to the given port."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -116,7 +116,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def test_the_proxy_of_the_environment_is_asked_unless_it_is_to_be_passed_by(
+async def test_connections_use_the_proxy_of_the_environment_unless_excluded(
     server: ServiceBusServer, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ServiceBusServer(server.broker, tls=tls) as secure:
@@ -135,7 +135,7 @@ async def test_the_proxy_of_the_environment_is_asked_unless_it_is_to_be_passed_b
 @pytest.mark.parametrize(
     "named", ["http://ada:secret@proxy:port", "http://", "http://proxy:0", "socks5://proxy"]
 )
-def test_a_proxy_that_is_no_url_is_named_without_its_password(
+def test_the_error_of_an_invalid_proxy_url_hides_its_password(
     named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", named)
@@ -144,7 +144,7 @@ def test_a_proxy_that_is_no_url_is_named_without_its_password(
     assert "secret" not in str(refused.value)
 
 
-def test_it_is_port_443_unless_the_endpoint_has_another() -> None:
+def test_websockets_use_port_443_unless_the_endpoint_names_another() -> None:
     given = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=v"
     config = open_service_bus_client(connection_string=given, websockets=True)._config
     assert (443, None) == (config.connection_port, config.custom_endpoint_address)

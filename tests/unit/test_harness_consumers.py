@@ -100,7 +100,9 @@ async def test_relay_all_raises_the_reason_of_a_refused_message():
 
     harness.around.append(refuse)
     await place(harness.outbox, "o1")
-    with pytest.raises(MessagesFailed, match=r"ended parked: MessageRejected: .*\n1 more of 'o1'") as told:
+    with pytest.raises(
+        MessagesFailed, match=r"ended parked: MessageRejected: .*\n1 more of partition key 'o1'"
+    ) as told:
         await harness.relay_all()
     assert isinstance(told.value.__cause__, MessageRejected)
     assert [] == await harness.relay_all()  # nothing more became of them

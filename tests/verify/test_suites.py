@@ -98,7 +98,7 @@ async def test_a_store_that_splits_a_batch_is_reported_with_the_failed_test(
     monkeypatch.setattr(OwnStore, "commit", split)
     (store,) = (await _ran("suites/store")).values()
     assert (Held.BROKEN, "G1") == (store.held, store.promise)
-    assert "test_a_refused_write_names_its_document_and_nothing_is_written" in store.found
+    assert "test_the_error_of_a_refused_commit_names_the_document" in store.found
 
 
 async def test_a_throttled_test_of_a_suite_is_repeated(

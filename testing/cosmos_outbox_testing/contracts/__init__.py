@@ -1,13 +1,13 @@
 """
-The promises of the ports to other brokers as test classes, for adapters of your own:
+Test classes for adapters to other brokers. An adapter that you write passes them if it keeps the promises of its port:
 
     class TestKafka(PublisherContract):
         @pytest.fixture
         def backend(self) -> PublisherBackend:
             return MyTopic()
 
-The adapters of this library are held to the same classes. The tests are coroutines: mark your class for the plugin that runs them
-(`pytest.mark.asyncio`), unless that takes all.
+The adapters of this library pass the same classes. The tests are coroutines. So mark your class for the pytest plugin that runs
+coroutines (`pytest.mark.asyncio`), unless the plugin is set to run all of them.
 """
 
 import pytest

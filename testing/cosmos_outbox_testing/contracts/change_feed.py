@@ -1,4 +1,4 @@
-"""The promises of every ChangeFeed."""
+"""Tests that every implementation of the ChangeFeed port has to pass."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cosmos_outbox.stored_documents import Document
 
 class ChangeFeedBackend(Protocol):
     """
-    A container under test: its feed, and the store through which the tests write.
+    The container that a test uses: the change feed under test, and a store through which the test writes.
 
-    split: splits the physical partition of an id. None where the service splits when it likes.
-    recreate: deletes the container and creates it again. None where that cannot be.
+    split: splits the physical partition with the given id. None if a test cannot split partitions, as on a real account.
+    recreate: deletes the container and creates it again under the same name. None if a test cannot do that.
     """
 
     @property
@@ -36,23 +36,23 @@ class ChangeFeedBackend(Protocol):
 
 class ChangeFeedContract:
     """
-    The promises of a ChangeFeed on an empty container that is partitioned on `/partitionKey`: override `container` and `wide`.
+    Tests of a ChangeFeed on an empty container that is partitioned on `/partitionKey`. Override the fixtures `container` and `wide`.
     """
 
     @pytest.fixture
     def container(self) -> ChangeFeedBackend:
         raise NotImplementedError(
-            "Override the fixture `container`: it returns one with one physical partition."
+            "Override the fixture `container`: it returns a container with one physical partition."
         )
 
     @pytest.fixture
     def wide(self) -> ChangeFeedBackend:
         raise NotImplementedError(
-            "Override the fixture `wide`: it returns one with four physical partitions."
+            "Override the fixture `wide`: it returns a container with four physical partitions."
         )
 
     async def test_ranges_cover_every_key_once_and_have_different_ids(self, wide: ChangeFeedBackend) -> None:
-        """Exactly one lease reads each key (G2, G3)."""
+        """The ranges do not overlap and leave no gap, so exactly one lease reads each partition key (G2, G3)."""
         ranges = await wide.feed.physical_ranges()
 
         assert 4 == len({await wide.feed.partition_id(one) for one in ranges})
@@ -60,10 +60,8 @@ class ChangeFeedContract:
         assert ("", "FF") == (bounds[0][0], bounds[-1][1])
         assert all(left[1] == right[0] for left, right in itertools.pairwise(bounds))
 
-    async def test_every_range_delivers_its_own_documents_and_all_of_them_once(
-        self, wide: ChangeFeedBackend
-    ) -> None:
-        """Leases that are read side by side miss nothing and double nothing."""
+    async def test_the_ranges_together_deliver_every_document_once(self, wide: ChangeFeedBackend) -> None:
+        """Reading all ranges side by side, as leases do, misses no document and returns none twice."""
         written = await _write_numbered(wide, 40)
 
         found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await _drain(wide, r))[0]]
@@ -73,7 +71,7 @@ class ChangeFeedContract:
     async def test_the_changes_of_a_key_come_in_commit_order_with_growing_lsns(
         self, container: ChangeFeedBackend
     ) -> None:
-        """Events of a key are sent in the order of their commits (G3)."""
+        """The relay needs this to send the events of a partition key in the order of their commits (G3)."""
         await _write_numbered(container, 30, keys=3)
 
         documents, _ = await _drain(container, max_items=7)
@@ -81,10 +79,10 @@ class ChangeFeedContract:
         assert list(range(30)) == [d["n"] for d in documents]
         assert sorted({d["_lsn"] for d in documents}) == [d["_lsn"] for d in documents]
 
-    async def test_only_the_latest_version_of_a_document_is_delivered_at_its_latest_place(
+    async def test_a_changed_document_is_delivered_once_at_the_place_of_its_last_change(
         self, container: ChangeFeedBackend
     ) -> None:
-        """The feed returns the newest version of a document, at the place of its last write."""
+        """A document that was written twice is delivered once, in its newest version, at the place of its last write."""
         for number, name in enumerate("aba", start=1):
             await _write(container, "k", name, n=number)
 
@@ -92,10 +90,10 @@ class ChangeFeedContract:
 
         assert [("b", 2), ("a", 3)] == [(d["id"], d["n"]) for d in documents]
 
-    async def test_a_batch_shares_one_lsn_and_is_never_cut_over_two_pages(
+    async def test_the_documents_of_a_batch_are_in_one_page_with_one_lsn(
         self, container: ChangeFeedBackend
     ) -> None:
-        """The events of one commit are put in order together (G3)."""
+        """All documents of a batch are in one page, so the relay can put the events of a commit in order (G3)."""
         await _write(container, "k", "first")
         await _write(container, "k", *(f"doc-{number}" for number in range(25)))
 
@@ -106,10 +104,10 @@ class ChangeFeedContract:
         assert len(whole) in (25, 26)
         assert 1 == len({d["_lsn"] for d in (*first.documents, *rest) if d["id"].startswith("doc-")})
 
-    async def test_a_continuation_resumes_exactly_behind_the_page_it_came_with(
+    async def test_reading_from_a_continuation_begins_after_its_page(
         self, container: ChangeFeedBackend
     ) -> None:
-        """A checkpoint repeats nothing and skips nothing."""
+        """A worker that resumes from a checkpoint reads no change twice and skips none."""
         await _write_numbered(container, 10)
         page = await _read(container, max_items=4)
 
@@ -119,10 +117,10 @@ class ChangeFeedContract:
         assert page.continuation.startswith('"')
 
     @pytest.mark.parametrize("start", [StartFrom.BEGINNING, StartFrom.NOW])
-    async def test_nothing_new_is_an_empty_page_whose_continuation_sees_what_comes_next(
+    async def test_the_continuation_of_an_empty_page_leads_to_the_next_change(
         self, container: ChangeFeedBackend, start: StartFrom
     ) -> None:
-        """The position of a range without changes is worth saving. A new processor may begin with the next change."""
+        """A worker can save the position of a range without changes, and go on from there with the next change."""
         if start is StartFrom.NOW:
             await _write(container, "k", "old")
         empty = await _read(container, start=start)
@@ -132,11 +130,11 @@ class ChangeFeedContract:
 
         assert ((), ["new"]) == (empty.documents, _ids(documents))
 
-    async def test_start_at_a_time_sees_what_was_written_since_and_all_of_its_second(
+    async def test_a_feed_that_starts_at_a_time_includes_the_whole_second(
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        A processor may begin at a time; the service counts in seconds, so a start loses nothing of its own.
+        A processor may begin at a time. Cosmos DB counts in whole seconds, so the feed begins with the first change of that second.
         """
         await _write(container, "k", "recent")
         (recent,) = (await _read(container)).documents
@@ -145,20 +143,22 @@ class ChangeFeedContract:
             page = await _read(container, start=written + timedelta(seconds=seconds))
             assert ["recent"] * seen == _ids(page.documents)
 
-    async def test_the_latest_lsn_tells_how_far_a_page_is_behind(self, container: ChangeFeedBackend) -> None:
-        """A worker can show its lag."""
+    async def test_the_latest_lsn_shows_how_many_transactions_follow_a_page(
+        self, container: ChangeFeedBackend
+    ) -> None:
+        """A worker uses the difference to show its lag."""
         await _write_numbered(container, 5, keys=1)
         page = await _read(container, max_items=2)
 
         assert page.latest_lsn is not None
         assert 3 == page.latest_lsn - page.documents[-1]["_lsn"]
 
-    async def test_a_range_that_was_split_is_gone_and_its_children_go_on_from_its_continuation(
+    async def test_the_children_of_a_split_range_go_on_from_its_continuation(
         self, container: ChangeFeedBackend
     ) -> None:
-        """After a split nothing is missed and nothing is doubled."""
+        """After a split, reading the children from the parent's position misses no change and returns none twice."""
         if container.split is None:
-            pytest.skip("this backend splits when it likes")
+            pytest.skip("a test cannot split partitions of this backend")
         parent = await _the_range(container)
         await _write_numbered(container, 20, "before")
         _, continuation = await _drain(container, parent)
@@ -175,8 +175,8 @@ class ChangeFeedContract:
         assert sorted(written) == sorted(found)
         assert partition not in {await container.feed.partition_id(child) for child in children}
 
-    async def test_a_part_of_a_physical_range_can_be_read_alone(self, container: ChangeFeedBackend) -> None:
-        """A lease may be narrower than its partition, as after a merge."""
+    async def test_a_part_of_a_physical_range_can_be_read(self, container: ChangeFeedBackend) -> None:
+        """The range of a lease may be only a part of a physical partition, as after a merge."""
         await _write_numbered(container, 40)
         middle = "20000000000000000000000000000000"
         low, _ = await _drain(container, FeedRange(min="", max=middle))
@@ -186,17 +186,17 @@ class ChangeFeedContract:
         assert low
         assert high
 
-    async def test_a_reader_of_a_container_that_was_replaced_never_gets_changes_of_its_successor(
+    async def test_a_reader_of_a_recreated_container_gets_an_error(
         self, container: ChangeFeedBackend
     ) -> None:
-        """A position of one container means nothing in another of the same name."""
+        """A position in one container means nothing in another container of the same name. So a read of the old container raises."""
         if container.recreate is None:
-            pytest.skip("this backend is not replaced")
+            pytest.skip("a test cannot recreate a container of this backend")
         await _write(container, "k", "old")
         before = (await container.feed.describe()).container_rid
         page = await _read(container)
         await container.recreate()
-        # another reader asks, which changes nothing for this one
+        # This call asks about the new container. It must not make the reader of the old container accept the new one.
         assert before != (await container.feed.describe()).container_rid
         await _write(container, "k", "new-0", "new-1")
 
@@ -205,10 +205,10 @@ class ChangeFeedContract:
                 await _read(container, None, continuation, rid=before)
         assert ["new-0", "new-1"] == _ids((await _read(container)).documents)
 
-    async def test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_page(
+    async def test_the_latest_lsn_of_a_page_shows_a_position_beyond_the_feed(
         self, container: ChangeFeedBackend
     ) -> None:
-        """A feed that was set back, such as by a restore, returns a lower `latest_lsn`."""
+        """If a container was set back, such as by a restore, its `latest_lsn` is lower than the position that a lease has saved."""
         await _write_numbered(container, 5, keys=1)
         _, continuation = await _drain(container)
         ahead = await _read(container, None, '"5000"')
@@ -233,7 +233,9 @@ async def _write(backend: ChangeFeedBackend, key: str, *ids: str, **fields: obje
 async def _write_numbered(
     backend: ChangeFeedBackend, count: int, name: str = "doc", *, keys: int | None = None
 ) -> list[str]:
-    """Write numbered documents, one after another, over so many keys; by default each has a key of its own. Return their ids."""
+    """
+    Write numbered documents, one after another, and return their ids. They have `keys` partition keys in turn, or by default one each.
+    """
     for number in range(count):
         await _write(backend, f"key-{number % (keys or count)}", f"{name}-{number}", n=number)
     return [f"{name}-{number}" for number in range(count)]

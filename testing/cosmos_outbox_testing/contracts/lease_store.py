@@ -1,4 +1,4 @@
-"""The promises of every LeaseStore."""
+"""Tests that every implementation of the LeaseStore port has to pass."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFa
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.stored_documents import Document
 
-HUNG_SECONDS = 300.0  # seconds; a wait ends sooner, at the fact for which it waits
+HUNG_SECONDS = 300.0  # a test that waits longer than this hangs
 
 
 class LeaseStoreContract:
-    """The promises of a LeaseStore on an empty container that is partitioned on `/id`: override `leases`."""
+    """Tests of a LeaseStore on an empty container that is partitioned on `/id`. Override the fixture `leases`."""
 
     @pytest.fixture
     def leases(self) -> LeaseStore:
         raise NotImplementedError("Override the fixture `leases`: it returns the store under test.")
 
-    async def test_a_document_is_read_as_it_was_created_with_an_etag_and_a_time(
-        self, leases: LeaseStore
-    ) -> None:
-        """A lease comes back with its etag and the service's time."""
+    async def test_a_lease_is_read_as_it_was_created(self, leases: LeaseStore) -> None:
+        """A lease that is read has the fields that were written, its etag, and the time of its last write (`_ts`)."""
         created = await leases.create({"id": "a", "Owner": None, "nested": {"x": [1]}})
         read = await leases.read("a", "a")
 
@@ -33,10 +31,10 @@ class LeaseStoreContract:
         assert created["_etag"] == read["_etag"]
         assert abs(read["_ts"] - datetime.now(UTC).timestamp()) < 60
 
-    async def test_what_writers_and_readers_do_to_their_copies_is_not_stored(
+    async def test_a_change_to_a_returned_document_does_not_change_the_store(
         self, leases: LeaseStore
     ) -> None:
-        """The store keeps copies and gives copies away."""
+        """The store keeps a copy of each document that it is given, and returns copies."""
         written: Document = {"id": "a", "properties": {"n": 0}}
         created = await leases.create(written)
         (listed,) = (await leases.list("a")).documents
@@ -45,16 +43,16 @@ class LeaseStoreContract:
 
         assert {"n": 0} == (await leases.read("a", "a"))["properties"]
 
-    async def test_one_of_many_creators_succeeds(self, leases: LeaseStore) -> None:
-        """Of workers that create the same lease, one does."""
+    async def test_only_one_of_several_creators_of_a_document_succeeds(self, leases: LeaseStore) -> None:
+        """If several workers create the same lease at once, exactly one of them succeeds."""
         outcomes = await asyncio.gather(
             *(leases.create({"id": "a"}) for _ in range(8)), return_exceptions=True
         )
 
         assert 7 == sum(isinstance(outcome, Conflict) for outcome in outcomes)
 
-    async def test_one_of_many_replacers_with_the_same_etag_succeeds(self, leases: LeaseStore) -> None:
-        """Of workers that acquire the same lease, one does (G5)."""
+    async def test_only_one_of_several_writers_with_the_same_etag_succeeds(self, leases: LeaseStore) -> None:
+        """If several workers acquire the same lease at once, exactly one of them succeeds (G5)."""
         created = await leases.create({"id": "a"})
 
         outcomes = await asyncio.gather(
@@ -66,10 +64,8 @@ class LeaseStoreContract:
         assert 7 == sum(isinstance(outcome, PreconditionFailed) for outcome in outcomes)
         assert [(await leases.read("a", "a"))["n"]] == [winner["n"] for winner in winners]
 
-    async def test_a_list_holds_the_documents_with_the_prefix_and_the_services_time(
-        self, leases: LeaseStore
-    ) -> None:
-        """One clock decides which leases have expired: the service's."""
+    async def test_a_list_has_the_documents_whose_ids_have_the_prefix(self, leases: LeaseStore) -> None:
+        """Workers compare this time with a lease's `_ts`, so the clock of Cosmos DB decides which leases have expired."""
         for name in ("p..0", "p..1", "p.info", "other..0"):
             await leases.create({"id": name})
 
@@ -79,15 +75,17 @@ class LeaseStoreContract:
         assert all("_etag" in document and "_ts" in document for document in listing.documents)
         assert abs(listing.read_at - datetime.now(UTC)) < timedelta(seconds=60)
 
-    async def test_a_list_is_complete_however_many_documents_there_are(self, leases: LeaseStore) -> None:
-        """No lease is missed, or its range would be served by no worker (G2)."""
+    async def test_a_list_of_many_documents_is_complete(self, leases: LeaseStore) -> None:
+        """A lease that is missing from the list would have no worker, so the events of its range would not be sent (G2)."""
         await asyncio.gather(*(leases.create({"id": f"p..{number}"}) for number in range(250)))
 
         assert 250 == len((await leases.list("p..")).documents)
 
     @pytest.mark.parametrize("missing", ["read", "replace", "delete"])
-    async def test_what_does_not_exist_is_not_found(self, leases: LeaseStore, missing: str) -> None:
-        """Each operation on a missing document says `NotFound`."""
+    async def test_a_call_for_a_missing_document_raises_not_found(
+        self, leases: LeaseStore, missing: str
+    ) -> None:
+        """A read, replace or delete of a document that does not exist raises `NotFound`."""
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "read": lambda: leases.read("a", "a"),
             "replace": lambda: leases.replace({"id": "a"}, etag='"1"'),
@@ -97,7 +95,7 @@ class LeaseStoreContract:
             await calls[missing]()
 
     async def test_a_delete_with_an_old_etag_deletes_nothing(self, leases: LeaseStore) -> None:
-        """A lease that another worker has changed stays."""
+        """A worker cannot delete a lease that another worker has changed since it was read."""
         created = await leases.create({"id": "a"})
         replaced = await leases.replace({"id": "a"}, etag=created["_etag"])
 
@@ -108,7 +106,7 @@ class LeaseStoreContract:
             await leases.read("a", "a")
 
     async def test_a_document_is_gone_when_its_ttl_has_passed(self, leases: LeaseStore) -> None:
-        """A lock whose owner died goes away by itself."""
+        """A lock that a worker took before it died disappears when its time to live has passed."""
         await leases.create({"id": "a", "ttl": 1})
 
         async def is_gone() -> bool:

@@ -1,4 +1,4 @@
-"""The promises of every ParkedStore."""
+"""Tests that every implementation of the ParkedStore port has to pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cosmos_outbox_testing.contracts.store import KEY, create, delete, replace
 
 
 async def everything(store: ParkedStore, key: str = KEY) -> list[dict[str, Any]]:
-    """Return all documents of a partition key, page by page."""
+    """Read the documents of a partition key page by page, and return all of them."""
     found: list[dict[str, Any]] = []
     while page := await store.page(key, after=found[-1]["id"] if found else ""):
         found += page
@@ -25,17 +25,17 @@ async def etag_of(store: ParkedStore, document_id: str, key: str = KEY) -> str:
 
 
 class ParkedStoreContract:
-    """The promises of a ParkedStore on an empty container: override `store`."""
+    """Tests of a ParkedStore on an empty container. Override the fixture `store`."""
 
     @pytest.fixture
     def store(self) -> ParkedStore:
         raise NotImplementedError("Override the fixture `store`: it returns the store under test.")
 
-    async def test_the_pages_hold_all_documents_of_one_partition_key_by_id_and_no_other(
+    async def test_the_pages_of_a_partition_key_have_its_documents_in_order(
         self,
         store: ParkedStore,
     ) -> None:
-        """Pages lose and repeat nothing, however many documents a key holds (G2)."""
+        """No document of a key is lost or repeated between two pages, however many documents there are (G2)."""
         for start in range(0, 250, 50):
             await store.commit(KEY, [create(f"{number:03d}") for number in range(start, start + 50)])
         await store.commit("l", [create("other", key="l")])
@@ -44,10 +44,8 @@ class ParkedStoreContract:
         ]
         assert ["003", "004"] == [document["id"] for document in await store.page(KEY, after="002", limit=2)]
 
-    async def test_a_queue_is_read_by_position_from_any_place_and_knows_one_epoch(
-        self, store: ParkedStore
-    ) -> None:
-        """A release takes what is held in order (G3), and nothing of an earlier parking."""
+    async def test_the_held_events_of_one_epoch_are_read_by_position(self, store: ParkedStore) -> None:
+        """A release reads the held events in order (G3), and does not read events of an earlier parking of the key."""
         await store.commit(KEY, [create(f"e{9 - place}", epoch="now", position=place) for place in range(10)])
         await store.commit(KEY, [create("earlier", epoch="before", position=3), create("key", epoch="now")])
         assert [3, 4, 5] == [
@@ -56,8 +54,8 @@ class ParkedStoreContract:
         assert () == await store.queue(KEY, epoch="now", first=10, limit=3)
         assert () == await store.queue("l", epoch="now", first=0, limit=3)
 
-    async def test_a_store_tells_which_of_some_documents_are_there(self, store: ParkedStore) -> None:
-        """An event that is held already is not held a second time."""
+    async def test_a_store_says_which_of_the_given_documents_exist(self, store: ParkedStore) -> None:
+        """The caller uses this to leave out events that are held already, so that no event is held twice."""
         await store.commit(KEY, [create("a"), create("b"), create('odd "c" \' d')])
         assert {"a", 'odd "c" \' d'} == await store.present(KEY, ["a", "x", 'odd "c" \' d'])
         assert frozenset() == await store.present("l", ["a"])
@@ -67,7 +65,7 @@ class ParkedStoreContract:
         self,
         store: ParkedStore,
     ) -> None:
-        """Two processors never see each other's keys."""
+        """A processor never sees the parked keys of another processor or of another container."""
         for name, fields in {
             "ours": {"key": "k", "processor": "p", "container": "c"},
             "another's": {"key": "k", "processor": "q", "container": "c"},
@@ -80,22 +78,27 @@ class ParkedStoreContract:
         assert {"ours"} == {document["partitionKey"] for document in found}
         assert all(document["_etag"] for document in found)
 
-    async def test_a_store_tells_under_which_partition_keys_events_are_kept(self, store: ParkedStore) -> None:
-        """A replay skips a key without events (a key that was handed back may still have records)."""
+    async def test_a_store_lists_the_partition_keys_that_have_events(self, store: ParkedStore) -> None:
+        """
+        A replay uses this to skip partition keys without events. A key that is no longer parked may still have events in the store.
+        """
         for name, kinds in {"held": ("parkedKey", "parkedEvent"), "recorded": ("parkedEvent",) * 2}.items():
             await store.commit(name, [create(f"{n}", key=name, type=kind) for n, kind in enumerate(kinds)])
         await store.commit("empty", [create("0", key="empty", type="parkedKey")])
         assert {"held", "recorded"} == await store.partitions()
 
-    async def test_a_batch_names_its_first_document_where_that_is_taken(self, store: ParkedStore) -> None:
-        """An error shows the caller that the key is parked already."""
+    async def test_a_conflict_names_the_first_document_of_the_batch(self, store: ParkedStore) -> None:
+        """If the first document of a batch exists already, the `Conflict` names it. So the caller sees that the key is parked."""
         await store.commit(KEY, [create("key"), create("event")])
         with pytest.raises(Conflict) as refused:
             await store.commit(KEY, [create("key"), create("event")])
         assert "key" == refused.value.document_id
 
-    async def test_of_an_append_and_a_hand_back_exactly_one_succeeds(self, store: ParkedStore) -> None:
-        """No event is held behind a key that was handed back meanwhile (G2)."""
+    async def test_only_one_of_an_append_and_a_delete_of_the_key_succeeds(self, store: ParkedStore) -> None:
+        """
+        A worker appends an event to a parked key while another process deletes the key's document. Only one of them succeeds, so no event
+        stays behind in the store (G2).
+        """
         for number in range(10):
             await store.commit(KEY, [create("key")])
             etag = await etag_of(store, "key")
@@ -109,7 +112,7 @@ class ParkedStoreContract:
             if isinstance(outcomes[1], Exception):
                 await store.commit(KEY, [delete("key")])
 
-    async def test_a_batch_deletes_and_replaces_at_once(self, store: ParkedStore) -> None:
+    async def test_a_batch_can_delete_and_replace_documents(self, store: ParkedStore) -> None:
         """One batch may create, replace and delete."""
         await store.commit(KEY, [create("key", n=1), create("a"), create("b")])
         etag = await etag_of(store, "key")

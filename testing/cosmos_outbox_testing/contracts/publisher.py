@@ -1,4 +1,4 @@
-"""The promises of every Publisher."""
+"""Tests that every implementation of the Publisher port has to pass."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
-_ATTEMPTS = 20  # failures after which the publisher counts as not recovering
+_ATTEMPTS = 20  # after so many failures in a row, a test gives up
 _ON_DEMAND = "this topic does not fail on demand"
 
 
 class Trouble(StrEnum):
-    """A fault that strikes the next send."""
+    """A fault that a test asks for. It affects the next send."""
 
     LOST = "the connection breaks before the batch is stored"
     ACK_LOST = "the connection breaks after the batch was stored"
@@ -31,31 +31,37 @@ class Trouble(StrEnum):
 
 class PublisherBackend(Protocol):
     """
-    A topic under test: its publisher, the reader of its messages, and its faults. Tests of faults are skipped if there are none.
+    The topic that a test uses: the publisher under test, and methods to read the topic and to ask for faults.
+
+    A backend that does not override the methods for faults skips the tests that need them.
     """
 
     publisher: Publisher
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
-        """Return the messages of a session that arrived since the last call, up to this one, and one too many if there is one."""
+        """
+        Return the messages of a session that arrived since the last call, up to the message `last`.
+
+        If more messages follow it, return one of them too, so that the test fails.
+        """
         ...
 
     def trouble(self, kind: Trouble) -> None:
-        """Have the next send fail in this way; a disabled topic stays disabled until `recover`."""
+        """Have the next send fail in the given way. A topic that is disabled stays disabled until `recover`."""
         pytest.skip(_ON_DEMAND)
 
     def slow(self, seconds: float) -> None:
-        """Have each batch take this long."""
+        """Have each batch take so many seconds until it is accepted."""
         pytest.skip(_ON_DEMAND)
 
     def recover(self) -> None:
-        """End all faults."""
+        """End all faults that the test asked for."""
 
 
 def a_message(
     session: str, number: int = 0, *, size: int = 0, properties: Mapping[str, str | int] | None = None
 ) -> OutboundMessage:
-    """Return a message of a session; its id contains its number."""
+    """Return a message to send. Its id consists of the session and the number."""
     return OutboundMessage(
         message_id=f"{session}/{number}",
         session_id=session,
@@ -66,19 +72,20 @@ def a_message(
 
 
 def messages_of(session: str, count: int, *, first: int = 0, size: int = 0) -> list[OutboundMessage]:
-    """Return successive messages of a session."""
+    """Return messages of a session with successive numbers."""
     return [a_message(session, number, size=size) for number in range(first, first + count)]
 
 
 class PublisherContract:
     """
-    The promises of a Publisher: override `backend`.
+    Tests of a Publisher. Override the fixture `backend`, and attributes where the topic differs from Service Bus.
 
     Attributes:
-        drops_repetitions: whether the topic stores a message id once. Where it does not, repetitions are allowed, and only
-            the order of the first copies is checked: readers have to drop the others by their ids.
-        most_bytes: more than a message of the topic can have.
-        delivers_later: whether the topic keeps a message until its `deliver_at`. Where it does not, it has to reject one.
+        drops_repetitions: whether the topic drops a message whose id it has seen before. If it does not, readers have to drop such
+            messages by their ids. The tests then check only the order of the first copies.
+        most_bytes: more bytes than the topic accepts in one message.
+        delivers_later: whether the topic keeps a message until its `deliver_at`. If it does not, the publisher has to reject
+            messages that have one in the future.
     """
 
     drops_repetitions: ClassVar[bool] = True
@@ -95,7 +102,7 @@ class PublisherContract:
 
     async def test_a_message_arrives_as_it_was_sent(self, backend: PublisherBackend, session: str) -> None:
         """
-        Ids, body, subject, content type and properties with their types: a consumer relies on each of them.
+        Consumers rely on the ids, body, subject and content type of a message, and on its properties and their types.
         """
         properties: dict[str, str | int] = {
             "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -111,28 +118,28 @@ class PublisherContract:
         assert sent == await backend.received(session, last=sent[-1])
 
     async def test_ids_may_have_128_characters_of_any_script(self, backend: PublisherBackend) -> None:
-        """A partition key and an event's id may be so long, and their messages keep them."""
+        """Partition keys and ids of events may have 128 characters. Their messages must not change them."""
         session = ("é☃" * 64)[: 128 - 32] + uuid.uuid4().hex
         sent = replace(a_message(session), message_id=uuid.uuid4().hex + "ж" * 96)
         await backend.publisher.publish(0, [sent])
         assert [sent] == await backend.received(session, last=sent)
 
-    async def test_nothing_to_publish_is_published_at_once(self, backend: PublisherBackend) -> None:
-        """A call without messages returns."""
+    async def test_publishing_no_messages_succeeds(self, backend: PublisherBackend) -> None:
+        """A call of `publish` without messages returns without an error."""
         await backend.publisher.publish(0, [])
 
-    async def test_messages_of_a_session_arrive_in_the_order_of_call_after_call(
+    async def test_the_messages_of_successive_calls_arrive_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
         """
-        A call that returned has all its messages in the topic, so those of the next one come behind them.
+        When `publish` has returned, all its messages are in the topic. So the messages of the next call come after them.
         """
         sent = messages_of(session, 60)
         for start in range(0, 60, 7):
             await backend.publisher.publish(0, sent[start : start + 7])
         assert sent == await backend.received(session, last=sent[-1])
 
-    async def test_one_call_may_carry_many_sessions_each_in_order(
+    async def test_one_call_sends_the_messages_of_several_sessions_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
         """The relay sends the events of many partition keys in one call."""
@@ -142,7 +149,7 @@ class PublisherContract:
         await backend.publisher.publish(0, interleaved)
         assert list(sent.values()) == await _everything_received(backend, sent.values())
 
-    async def test_what_does_not_fit_one_batch_goes_in_several_in_order(
+    async def test_messages_that_need_several_batches_arrive_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
         """A call may carry more messages than the broker takes at once."""
@@ -150,7 +157,7 @@ class PublisherContract:
         await backend.publisher.publish(0, sent)
         assert sent == await backend.received(session, last=sent[-1])
 
-    async def test_calls_on_one_lane_go_one_after_another(
+    async def test_calls_on_one_lane_run_one_after_another(
         self, backend: PublisherBackend, session: str
     ) -> None:
         """Calls on one lane wait for each other, so that a lane is one ordered stream."""
@@ -160,27 +167,30 @@ class PublisherContract:
         await asyncio.gather(*(backend.publisher.publish(lane, call) for call in calls))
         assert calls == await _everything_received(backend, calls)
 
-    async def test_lanes_work_side_by_side(self, backend: PublisherBackend, session: str) -> None:
-        """Each lane can be used while the others are."""
+    async def test_several_lanes_can_send_at_once(self, backend: PublisherBackend, session: str) -> None:
+        """Calls on different lanes can run at the same time."""
         lanes = backend.publisher.lanes
         assert lanes >= 1
         sent = [messages_of(f"{session}-{lane}", 30) for lane in range(lanes)]
         await asyncio.gather(*(backend.publisher.publish(lane, each) for lane, each in enumerate(sent)))
         assert sent == await _everything_received(backend, sent)
 
-    async def test_what_is_sent_again_is_dropped(self, backend: PublisherBackend, session: str) -> None:
+    async def test_a_repeated_message_is_dropped(self, backend: PublisherBackend, session: str) -> None:
         """
-        A relay that died sends a page again. The topic drops the messages that it has, or lets readers recognise them by their ids.
+        After a relay died, its successor sends a page again. The topic drops the messages that it has already, or else readers recognize
+        them by their ids.
         """
         sent, new = messages_of(session, 5), a_message(session, 5)
         await backend.publisher.publish(0, sent)
         await backend.publisher.publish(backend.publisher.lanes - 1, [*sent, new])
         assert [*sent, new] == self.dedupe(await backend.received(session, last=new))
 
-    async def test_a_message_that_is_too_large_is_rejected_and_nothing_behind_it_is_sent(
+    async def test_a_message_that_is_too_large_is_rejected(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """`MessageRejected` says that a message will never be accepted. If the call has one message only, it is that one."""
+        """
+        `MessageRejected` says that the broker will never accept a message of the call. A call with a single message shows which one.
+        """
         before, after = messages_of(session, 3), a_message(session, 4)
         giant = a_message(session, 3, size=self.most_bytes)
         with pytest.raises(MessageRejected) as together:
@@ -192,10 +202,10 @@ class PublisherContract:
         await backend.publisher.publish(0, [after])
         assert [*before, after] == self.dedupe(await backend.received(session, last=after))
 
-    async def test_a_message_for_later_arrives_at_its_time_once_or_is_rejected(
+    async def test_a_message_for_later_arrives_once_at_its_time(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """A message with a deadline must not come early, nor be lost; a resend gives the same message."""
+        """A message with a future `deliver_at` must not arrive early or be lost. If it is sent again, it arrives once."""
         due = datetime.now(UTC) + timedelta(seconds=2)
         later, past = (replace(a_message(session, n), deliver_at=due - timedelta(days=n)) for n in range(2))
         if not self.delivers_later:
@@ -213,12 +223,12 @@ class PublisherContract:
         assert [later.message_id, past.message_id] == sorted(one.message_id for one in self.dedupe(received))
 
     @pytest.mark.parametrize("kind", [Trouble.LOST, Trouble.ACK_LOST, Trouble.BUSY])
-    async def test_after_a_failure_the_same_messages_again_keep_the_order(
+    async def test_messages_that_are_sent_again_after_a_failure_keep_their_order(
         self, backend: PublisherBackend, session: str, kind: Trouble
     ) -> None:
         """
-        After an error, the first `accepted` messages are in the topic; a resend of the others loses and swaps none.
-        `BrokerUnavailable` says to try again: messages for a busy broker must not be parked.
+        After an error, the first `accepted` messages are in the topic. To send the others again loses none and keeps the order. The error
+        is a `BrokerUnavailable`, which says to try again: no event may be parked because a broker was busy.
         """
         sent = messages_of(session, 40)
         await backend.publisher.publish(0, sent[:10])
@@ -229,11 +239,12 @@ class PublisherContract:
         await backend.publisher.publish(0, sent[30:])
         assert sent == self.dedupe(await backend.received(session, last=sent[-1]))
 
-    async def test_a_topic_that_is_disabled_is_used_again_once_it_is_enabled(
+    async def test_a_publisher_uses_a_disabled_topic_again_when_it_is_enabled(
         self, backend: PublisherBackend, session: str
     ) -> None:
         """
-        `TopicUnavailable` says that an operator has to act, and that no message is at fault; an open link may break before that.
+        `TopicUnavailable` says that an operator has to act, and that no message is at fault. The first call may raise
+        `BrokerUnavailable` instead, because its open link breaks.
         """
         backend.trouble(Trouble.NO_TOPIC)
         with pytest.raises((BrokerUnavailable, TopicUnavailable)) as refused:
@@ -249,13 +260,16 @@ class PublisherContract:
     async def test_a_cancelled_call_sends_nothing_after_it_returned(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """A relay that loses its lease cancels its sends: messages that arrived later would overtake those of its successor."""
+        """
+        A relay that loses its lease cancels its sends. If their messages arrived later, they could come after those of the next owner.
+        """
         sent, other_lane = messages_of(session, 60, size=10_000), backend.publisher.lanes - 1
-        # This opens the lane, whose connection an earlier test may have cut.
+        # Open the other lane now, because an earlier test may have cut its connection.
         await _publish_until_accepted(backend.publisher, other_lane, [a_message(f"{session}-b")])
         backend.slow(0.2)
         call = asyncio.create_task(backend.publisher.publish(0, sent))
-        await asyncio.sleep(0.3)  # by the client's clock, this is inside one of several batches
+        # Cancel the call while one of its several batches is under way.
+        await asyncio.sleep(0.3)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -266,13 +280,13 @@ class PublisherContract:
         assert marker == last
         assert before == sent[: len(before)]
         assert len(before) < len(sent)
-        # The next owner of the lease sends everything again: the rest arrives, in order.
+        # The next owner of the lease sends all messages again. Those that are missing arrive, in order.
         await backend.publisher.publish(0, sent)
         again = await backend.received(session, last=sent[-1])
         assert sent == self.dedupe([*before, *again])
 
     def dedupe(self, received: Iterable[OutboundMessage]) -> list[OutboundMessage]:
-        """Return the messages that a reader takes: all of them, or the first copies if the topic stores repetitions."""
+        """Return the received messages without repetitions, unless the topic drops repetitions itself."""
         messages = [*received]
         return messages if self.drops_repetitions else [*{one.message_id: one for one in messages}.values()]
 
@@ -280,7 +294,7 @@ class PublisherContract:
 async def _publish_until_accepted(
     publisher: Publisher, lane: int, messages: Sequence[OutboundMessage]
 ) -> list[PublishError]:
-    """Publish as a caller does that keeps the order; return the failures on the way."""
+    """Publish messages again after each failure, without those that were accepted, as the relay does. Return the failures."""
     failures: list[PublishError] = []
     for _ in range(_ATTEMPTS):
         try:
@@ -296,5 +310,5 @@ async def _publish_until_accepted(
 async def _everything_received(
     backend: PublisherBackend, sent: Iterable[Sequence[OutboundMessage]]
 ) -> list[list[OutboundMessage]]:
-    """Return the messages of several sessions that arrived; each session is given by the messages that were sent to it."""
+    """Return the messages that arrived in several sessions. `sent` has, for each session, the messages that were sent to it."""
     return await asyncio.gather(*(backend.received(each[-1].session_id, last=each[-1]) for each in sent))

@@ -1,4 +1,4 @@
-"""The promises of every Store."""
+"""Tests that every implementation of the Store port has to pass."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
 
-KEY = "key é/+'%"  # partition keys travel in a header, ids in a URL
-# Some look like a continuation token, of memory or of a query.
+KEY = "key é/+'%"  # with special characters, because a partition key is sent in an HTTP header
+# Texts that are no continuation tokens. Some look like those of the store in memory, or of a Cosmos DB query.
 NO_TOKENS = [
     "no token",
     "\0",
@@ -52,7 +52,7 @@ def delete(document_id: str, etag: str | None = None) -> Write:
 
 
 def others(count: int) -> list[Write]:
-    """Return valid writes, to stand in a batch before one that the store may refuse."""
+    """Return so many valid writes. A test puts them in a batch before a write that the store may refuse."""
     return [create(f"other{n}") for n in range(count)]
 
 
@@ -73,7 +73,7 @@ async def pages(
     partition_key: str | None = None,
     include_deleted: bool = True,
 ) -> list[list[tuple[str, str]]]:
-    """Return ids and partition keys from all pages of documents of some types."""
+    """List all documents of some types. Return, for each page, the id and the partition key of each document."""
     found: list[list[tuple[str, str]]] = []
     continuation = None
     while True:
@@ -97,7 +97,7 @@ async def ids(store: Store, *types: str, include_deleted: bool = True) -> list[s
 
 class StoreContract:
     """
-    The promises of a Store on an empty container that is partitioned on `/partitionKey`: override `store`.
+    Tests of a Store on an empty container that is partitioned on `/partitionKey`. Override the fixture `store`.
     """
 
     @pytest.fixture
@@ -105,10 +105,8 @@ class StoreContract:
         raise NotImplementedError("Override the fixture `store`: it returns the store under test.")
 
     @pytest.mark.parametrize("count", [1, 2], ids=["single", "batch"])
-    async def test_what_was_committed_is_read_as_it_was_written_with_the_etag_of_the_answer(
-        self, store: Store, count: int
-    ) -> None:
-        """A commit answers with the etags that the next conditional writes need."""
+    async def test_a_committed_document_is_read_as_it_was_written(self, store: Store, count: int) -> None:
+        """A commit returns the etags of the documents that it wrote, so that the next conditional write needs no read."""
         writes = [create(f"d{n}", data={"text": "ü✓", "nested": [1, None, True]}) for n in range(count)]
 
         result = await store.commit(KEY, writes)
@@ -120,14 +118,14 @@ class StoreContract:
             assert etag == read["_etag"]
             assert write.document == {name: read[name] for name in write.document or ()}
 
-    async def test_a_document_that_is_not_there_is_not_found(self, store: Store) -> None:
-        """`NotFound` names the document."""
+    async def test_a_read_of_a_missing_document_raises_not_found(self, store: Store) -> None:
+        """A read of a document that does not exist raises `NotFound`, which names the document."""
         with pytest.raises(NotFound) as caught:
             await store.read("missing", KEY)
         assert "missing" == caught.value.document_id
 
-    async def test_the_same_id_in_another_partition_key_is_another_document(self, store: Store) -> None:
-        """An id is unique inside its partition key only."""
+    async def test_two_partition_keys_can_have_documents_with_the_same_id(self, store: Store) -> None:
+        """Two documents with the same id may exist in two partition keys."""
         await store.commit(KEY, [create("a")])
         await store.commit("other", [create("a", key="other")])
 
@@ -136,11 +134,11 @@ class StoreContract:
             (await store.read("a", KEY))["partitionKey"],
         )
 
-    async def test_a_read_with_the_current_etag_says_not_modified_and_with_an_old_one_returns_the_document(
+    async def test_a_read_with_the_current_etag_raises_not_modified(
         self,
         store: Store,
     ) -> None:
-        """`NotModified` saves the transfer to a reader that has the newest version."""
+        """With `NotModified`, a reader that has the newest version does not transfer the document again."""
         first = (await store.commit(KEY, [create("a")])).etags[0]
         with pytest.raises(NotModified) as caught:
             await store.read("a", KEY, if_none_match=first)
@@ -149,8 +147,11 @@ class StoreContract:
         second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
         assert second == (await store.read("a", KEY, if_none_match=first))["_etag"]
 
-    async def test_the_newest_is_read_whatever_a_replica_has(self, store: Store) -> None:
-        """`newest` reads from the replica that takes writes: a committed document is there, and a missing one is `NotFound`."""
+    async def test_a_read_of_the_newest_version_finds_the_last_commit(self, store: Store) -> None:
+        """
+        With `newest=True` a read is answered where writes go. So it returns the last committed version, and raises `NotFound` only if the
+        document does not exist.
+        """
         first = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
         document = await store.read("a", KEY, newest=True)
@@ -160,8 +161,8 @@ class StoreContract:
         assert "missing" == caught.value.document_id
 
     @pytest.mark.parametrize("no_etag", NO_ETAGS)
-    async def test_what_is_no_etag_is_no_documents_etag(self, store: Store, no_etag: str) -> None:
-        """Whatever a caller sends as an etag, only the document's own etag matches it: `*` does not."""
+    async def test_a_text_that_is_no_etag_matches_no_document(self, store: Store, no_etag: str) -> None:
+        """Only the etag of the document itself matches the document. Other texts that a caller may send, such as `*`, never match."""
         etag = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         for form in (no_etag, f"W/{etag}", f" {etag}", str(etag).strip('"')):
             assert etag == (await store.read("a", KEY, if_none_match=form))["_etag"]
@@ -171,10 +172,8 @@ class StoreContract:
                         await store.commit(KEY, [*others(count), write])
                     assert ("a", form) == (caught.value.document_id, caught.value.expected)
 
-    async def test_what_a_writer_or_a_reader_does_to_its_document_afterwards_is_not_stored(
-        self, store: Store
-    ) -> None:
-        """The store keeps a copy of each document that it gets, and returns copies."""
+    async def test_a_later_change_to_a_document_object_is_not_stored(self, store: Store) -> None:
+        """The store keeps a copy of each document that it is given, and returns copies."""
         written = a_document("a", data={"tags": ["one"]})
         await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=written)])
         page = await store.list(
@@ -199,10 +198,10 @@ class StoreContract:
             ),
         ],
     )
-    async def test_a_refused_write_names_its_document_and_nothing_is_written(
+    async def test_the_error_of_a_refused_commit_names_the_document(
         self, store: Store, refused: Write, error: type[StoreError], named: str | None, count: int
     ) -> None:
-        """The error names the document that refused the commit, and its etag. No other write of the batch is applied (G1)."""
+        """The error names the document whose write was refused, and the expected etag. No write of the batch is applied (G1)."""
         old = (await store.commit(KEY, [create("taken", n=1)])).etags[0]
         await store.commit(KEY, [replace("taken", old, n=2)])
         write = dataclasses.replace(refused, etag=old if refused.etag == "old" else refused.etag)
@@ -218,17 +217,15 @@ class StoreContract:
         assert [] == await present(store, "a", "other0", "other1")
 
     @pytest.mark.parametrize("count", [0, 1], ids=["single", "batch"])
-    async def test_a_delete_under_the_right_etag_deletes(self, store: Store, count: int) -> None:
-        """A conditional delete deletes only the version that its caller has read."""
+    async def test_a_delete_with_the_current_etag_succeeds(self, store: Store, count: int) -> None:
+        """A delete with the document's current etag deletes the document."""
         etag = (await store.commit(KEY, [create("a")])).etags[0]
         result = await store.commit(KEY, [*others(count), delete("a", etag)])
         assert result.etags[-1] is None
         assert [] == await present(store, "a")
 
-    async def test_one_of_many_commits_on_the_same_etag_succeeds_with_all_it_writes(
-        self, store: Store
-    ) -> None:
-        """Of writers at the same time, one succeeds with its whole batch, the others with nothing (G1)."""
+    async def test_only_one_of_several_commits_with_the_same_etag_succeeds(self, store: Store) -> None:
+        """If several writers commit at the same time with the same etag, one writes its whole batch and the others write nothing (G1)."""
         etag = (await store.commit(KEY, [create("a", n=-1)])).etags[0]
 
         async def attempt(n: int) -> int:
@@ -242,8 +239,8 @@ class StoreContract:
         assert winners == [(await store.read("a", KEY))["n"]]
         assert [f"event{winners[0]}"] == await present(store, *(f"event{n}" for n in range(8)))
 
-    async def test_a_batch_of_as_many_operations_as_allowed_is_written(self, store: Store) -> None:
-        """100 operations are one transaction."""
+    async def test_a_batch_of_100_operations_is_written(self, store: Store) -> None:
+        """A batch of 100 operations, the limit of Cosmos DB, is written as one transaction."""
         most = [create(f"d{n}") for n in range(MAX_BATCH_OPERATIONS)]
         assert MAX_BATCH_OPERATIONS == len((await store.commit(KEY, most)).etags)
 
@@ -259,11 +256,11 @@ class StoreContract:
             pytest.param([*others(1), create("b", key="other")], StoreError, id="another partition key"),
         ],
     )
-    async def test_what_is_no_transaction_is_refused_whole_and_never_split(
+    async def test_a_batch_beyond_the_limits_is_refused_as_a_whole(
         self, store: Store, writes: list[Write], errors: type[StoreError] | tuple[type[StoreError], ...]
     ) -> None:
         """
-        A batch has 100 operations, 2 MB and one partition key at most; an error that lasts is not retriable.
+        A batch may have at most 100 operations, 2 MB, and one partition key. A larger one is refused with an error that is not retriable.
         """
         with pytest.raises(errors) as caught:
             await store.commit(KEY, writes)
@@ -271,10 +268,10 @@ class StoreContract:
         assert [] == await present(store, "other0", "other1", "other100")
 
     @pytest.mark.parametrize("page_size", [1, 2, 3, 100])
-    async def test_all_documents_of_a_type_are_paged_once_over_all_partition_keys(
+    async def test_the_pages_of_all_partition_keys_have_each_document_once(
         self, store: Store, page_size: int
     ) -> None:
-        """This includes documents of one id in many partition keys: a page that ends between two of them loses neither."""
+        """Documents with the same id in several partition keys are all listed, even if a page ends between two of them."""
         written = [("a", "x"), *(("b", key) for key in ("k", "n", "l", "m", "0")), ("c", "y"), ("c", "x")]
         for document_id, key in written:
             await store.commit(key, [create(document_id, key=key)])
@@ -285,8 +282,8 @@ class StoreContract:
         assert sorted(written) == sorted(place for page in found for place in page)
 
     @pytest.mark.parametrize("page_size", [1, 2, 3, 100])
-    async def test_documents_of_a_partition_key_are_paged_by_id(self, store: Store, page_size: int) -> None:
-        """No other partition key is read."""
+    async def test_the_pages_of_a_partition_key_are_ordered_by_id(self, store: Store, page_size: int) -> None:
+        """A list of one partition key returns its documents in the order of their ids, and no document of another key."""
         for document_id in "dbace":
             await store.commit(KEY, [create(document_id)])
         await store.commit("other", [create("b", key="other")])
@@ -295,29 +292,25 @@ class StoreContract:
 
         assert [(document_id, KEY) for document_id in "abcde"] == [place for page in found for place in page]
 
-    async def test_a_list_of_several_types_omits_what_is_deleted_unless_it_is_asked_for(
-        self, store: Store
-    ) -> None:
-        """`include_deleted` decides about documents that are marked as deleted."""
+    async def test_a_list_omits_deleted_documents_by_default(self, store: Store) -> None:
+        """Documents that are marked as deleted are listed only with `include_deleted=True`."""
         await store.commit(KEY, [create("a"), create("b", data={"deleted": True}), create("c", type="other")])
         assert ["a", "c"] == await ids(store, "thing", "other", include_deleted=False)
         assert ["a", "b"] == await ids(store, "thing")
 
-    async def test_whether_a_document_is_marked_as_deleted_is_said_by_true_and_false_alone(
-        self, store: Store
-    ) -> None:
-        """Only `true` marks a document as deleted."""
+    async def test_only_the_value_true_marks_a_document_as_deleted(self, store: Store) -> None:
+        """A document is marked as deleted only if its field `deleted` is `true`, not if it is null, 0 or a text."""
         marks = [True, False, None, 0, "false"]
         writes = [create(str(n), data={"id": str(n), "deleted": mark}) for n, mark in enumerate(marks)]
         await store.commit(KEY, writes)
         assert ["1"] == await ids(store, "thing", include_deleted=False)
 
-    async def test_no_documents_of_a_type_are_one_empty_page(self, store: Store) -> None:
-        """A list that finds nothing has one page."""
+    async def test_a_list_without_results_is_one_empty_page(self, store: Store) -> None:
+        """A list that finds no document returns one empty page, without a continuation."""
         assert [[]] == await pages(store, "nothing", page_size=5)
 
-    async def test_a_reader_sees_its_own_writes_at_once(self, store: Store) -> None:
-        """A store reads what it committed, not a replica that is behind."""
+    async def test_a_store_reads_its_own_writes(self, store: Store) -> None:
+        """A read after a commit of the same store returns what was committed, and not the older state of a replica."""
         etag = (await store.commit(KEY, [create("a", n=0)])).etags[0]
         for n in range(1, 6):
             etag = (await store.commit(KEY, [create(f"e{n}"), replace("a", etag, n=n)])).etags[1]
@@ -325,10 +318,10 @@ class StoreContract:
 
     @pytest.mark.parametrize("partition_key", [KEY, None])
     @pytest.mark.parametrize("continuation", NO_TOKENS)
-    async def test_a_continuation_that_no_store_gave_out_is_refused(
+    async def test_an_unknown_continuation_token_is_refused(
         self, store: Store, continuation: str, partition_key: str | None
     ) -> None:
-        """A token that the store did not give out is refused, not taken for the beginning."""
+        """A continuation token that no store returned is refused. The list must not begin at its first page instead."""
         await store.commit(KEY, [create("a"), create("b")])
         with pytest.raises(InvalidRequest):
             await store.list(

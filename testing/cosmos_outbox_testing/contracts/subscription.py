@@ -1,4 +1,4 @@
-"""The promises of every Subscription."""
+"""Tests that every implementation of the Subscription port has to pass."""
 
 from __future__ import annotations
 
@@ -15,61 +15,64 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 
 LOCK_SECONDS = 60.0
-BRIEFLY = 1.0  # seconds to wait for a message that must not come
-HUNG_SECONDS = 300.0  # seconds; a wait ends sooner, at the fact for which it waits
+BRIEFLY = 1.0  # how many seconds a test waits for a message that must not come
+HUNG_SECONDS = 300.0  # a test that waits longer than this hangs
 
 
 Letters = list[tuple[str, str, str]]
 
 
 async def dead_letters_of(entity: SubscriptionBackend) -> Letters:
-    """Return the dead letters; it may take a request to the broker."""
+    """Return the id, reason and description of each dead letter, also if the backend's method is a coroutine."""
     found = entity.dead_letters()
     return found if isinstance(found, list) else await found
 
 
 class SubscriptionBackend(Protocol):
-    """A subscription under test."""
+    """The subscription under test, and what a test needs to control its broker."""
 
     subscription: Subscription
 
     async def send(self, *names: str) -> None:
-        """Send messages: "a1" is message a1 of session a."""
+        """Send a message for each name. The first letter of the name is the session: "a1" is a message of session "a"."""
         ...
 
     async def passes(self, seconds: float) -> None:
-        """Have time pass at the broker."""
+        """Let so many seconds pass at the broker, so that locks end."""
         ...
 
     async def waited_for(self) -> None:
-        """Return once a call waits for a session."""
+        """Wait until a call of `accept` waits for a session at the broker."""
         ...
 
     def go_away(self) -> None:
-        """Have the broker answer no request."""
+        """Make the broker unavailable: it answers no request until `come_back`."""
         ...
 
     def come_back(self) -> None:
-        """Have the broker answer again."""
+        """Make the broker available again."""
         ...
 
     def dead_letters(self) -> Letters | Awaitable[Letters]:
-        """Return the id, reason and description of each dead letter; this may be a coroutine."""
+        """Return the id, reason and description of each dead letter. This method may be a coroutine."""
         ...
 
     def stored(self) -> int:
-        """Return how many messages the broker still has, without dead letters."""
+        """Return how many messages the broker still stores. Deferred messages count, dead letters do not."""
         ...
 
 
 class Opened(Protocol):
-    """Opens an empty subscription, with locks of `LOCK_SECONDS`."""
+    """A function that opens an empty subscription, whose locks last `LOCK_SECONDS`."""
 
     def __call__(
         self, *, sessions: bool = True, max_deliveries: int = 10, prefetch: int | None = None
     ) -> AbstractAsyncContextManager[SubscriptionBackend]:
         """
-        Open a subscription. `prefetch` is how many messages the client may fetch ahead, if it can. By default the client decides.
+        Open a subscription.
+
+        `prefetch` is how many messages the client may fetch before it is asked for them, if the client can do so. By default the client
+        decides.
         """
         ...
 
@@ -97,7 +100,7 @@ async def receive_message(session: Session) -> Message:
 
 
 async def settle_next(session: Session, settlement: Settlement | None = None) -> Message:
-    """Receive a message and settle it; it is completed, unless the test says otherwise."""
+    """Receive the next message and settle it with `settlement`, by default with `Complete`. Return the message."""
     message = await receive_message(session)
     await session.settle(message, settlement or Complete())
     return message
@@ -107,7 +110,7 @@ async def settle_next(session: Session, settlement: Settlement | None = None) ->
 async def holding(
     opened: Opened, *names: str, **options: Any
 ) -> AsyncIterator[tuple[SubscriptionBackend, Session]]:
-    """Open a subscription, send messages, and hold the first session, or the first message."""
+    """Open a subscription, send messages, and accept a session. Yield the subscription and the session."""
     async with opened(**options) as entity:
         await entity.send(*names)
         session = await accept_session(entity)
@@ -116,7 +119,7 @@ async def holding(
 
 
 async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str, int]]:
-    """Complete the messages that the next holders find. Return the id and the delivery count of each."""
+    """Accept so many sessions and complete the messages that are left. Return the id and the delivery count of each message."""
     found = []
     for _ in range(sessions):
         session = await accept_session(entity)
@@ -127,18 +130,18 @@ async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str
     return found
 
 
-_NOT_OPENED = "Override the fixture `opened`: it returns what opens the subscription under test."
+_NOT_OPENED = "Override the fixture `opened`: it returns a function that opens the subscription under test."
 
 
 class SubscriptionContract:
-    """The promises of a Subscription with sessions: override `opened`."""
+    """Tests of a Subscription with sessions. Override the fixture `opened`."""
 
     @pytest.fixture
     def opened(self) -> Opened:
         raise NotImplementedError(_NOT_OPENED)
 
-    async def test_a_session_is_received_in_order_one_message_after_another(self, opened: Opened) -> None:
-        """The next message of a session comes after the one before was settled (I2)."""
+    async def test_the_messages_of_a_session_are_received_in_order(self, opened: Opened) -> None:
+        """A receiver gets the next message of a session only after it settled the one before (I2)."""
         async with holding(opened, "a1", "b1", "a2", "b2", "a3") as (entity, session):
             assert "a" == session.id
             for name in ("a1", "a2", "a3"):
@@ -148,7 +151,7 @@ class SubscriptionContract:
             assert 2 == entity.stored()
 
     async def test_a_session_has_one_holder_at_a_time(self, opened: Opened) -> None:
-        """No two receivers handle messages of one session (I2)."""
+        """Two receivers never hold the same session at the same time (I2)."""
         async with holding(opened, "a1", "b1") as (entity, first):
             second = await accept_session(entity)
             assert {"a", "b"} == {first.id, second.id}
@@ -159,8 +162,8 @@ class SubscriptionContract:
             for session in (second, await third):
                 await session.close()
 
-    async def test_a_session_that_comes_goes_to_a_call_that_waits(self, opened: Opened) -> None:
-        """`accept` waits until a session has messages."""
+    async def test_accept_waits_for_a_session_with_messages(self, opened: Opened) -> None:
+        """`accept` waits until a session has messages, and returns that session."""
         async with opened() as entity:
             waiting = asyncio.create_task(accept_session(entity))
             await entity.waited_for()
@@ -169,21 +172,21 @@ class SubscriptionContract:
             assert "a1" == (await receive_message(session)).message_id
             await session.close()
 
-    async def test_a_message_that_comes_goes_to_the_holder_that_waits(self, opened: Opened) -> None:
-        """`receive` waits until a message comes."""
+    async def test_receive_waits_for_the_next_message_of_the_session(self, opened: Opened) -> None:
+        """`receive` waits until the session has a message, and returns it."""
         async with holding(opened, "a1") as (entity, session):
             await settle_next(session)
             waiting = asyncio.create_task(receive_message(session))
             await entity.send("a2")
             assert "a2" == (await waiting).message_id
 
-    async def test_a_call_without_a_session_in_its_time_returns_none(self, opened: Opened) -> None:
-        """It is no error if there is no session."""
+    async def test_accept_returns_none_if_no_session_has_messages(self, opened: Opened) -> None:
+        """If no session has messages, `accept` returns None after its time instead of raising an error."""
         async with opened() as entity:
             assert await entity.subscription.accept(BRIEFLY) is None
 
-    async def test_a_cancelled_call_keeps_no_lock(self, opened: Opened) -> None:
-        """A process that stops leaves no session locked."""
+    async def test_a_cancelled_accept_leaves_no_session_locked(self, opened: Opened) -> None:
+        """A process that stops cancels its calls of `accept`. No session may stay locked by them."""
         async with opened() as entity:
             waiting = asyncio.create_task(accept_session(entity))
             await entity.waited_for()
@@ -193,7 +196,9 @@ class SubscriptionContract:
             await entity.send("a1", "b1", "c1", "d1", "e1", "f1")
             calls = [asyncio.create_task(accept_session(entity)) for _ in range(6)]
             for call in calls:
-                await asyncio.sleep(0.12)  # cancel at various moments of the second that opening takes
+                await asyncio.sleep(
+                    0.12
+                )  # so that each call is cancelled at another moment; to open a session takes about a second
                 call.cancel()
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if not isinstance(ended, BaseException):
@@ -203,10 +208,10 @@ class SubscriptionContract:
             for session in held:
                 await session.close()
 
-    async def test_what_was_settled_is_gone_comes_again_first_or_is_set_aside(self, opened: Opened) -> None:
+    async def test_each_settlement_has_its_effect_at_the_broker(self, opened: Opened) -> None:
         """
-        Only `Complete` ends a message (I3). `Retry` keeps the order (I2) and counts the delivery. `Defer` keeps a message for a
-        receiver that asks for its number. A dead letter has its reason and its description.
+        `Complete` removes a message (I3). `Retry` delivers it again before later messages (I2), and counts the delivery. `Defer` keeps it
+        for a receiver that asks for its sequence number. `DeadLetter` moves it to the dead letters, with a reason and a description.
         """
         letter = DeadLetter(reason="unreadable", description="no JSON ☃")
         for settlement, left, stored in (
@@ -224,15 +229,16 @@ class SubscriptionContract:
                 dead = [("a1", letter.reason, letter.description)] if settlement is letter else []
                 assert dead == await dead_letters_of(entity)
 
-    async def test_later_messages_follow_a_dead_letter_in_the_same_hold(self, opened: Opened) -> None:
-        """A dead letter stops no session."""
+    async def test_a_session_goes_on_after_a_dead_letter(self, opened: Opened) -> None:
+        """A message that was dead-lettered does not keep the later messages of its session waiting."""
         async with holding(opened, "a1", "a2") as (_, session):
             await settle_next(session, DeadLetter(reason="r", description="d"))
             assert "a2" == (await receive_message(session)).message_id
 
-    async def test_a_closed_session_is_free_at_once_and_its_message_not_counted(self, opened: Opened) -> None:
+    async def test_a_closed_session_can_be_accepted_at_once(self, opened: Opened) -> None:
         """
-        A process that stops hands its sessions over, and an outage uses up no deliveries; `close` may be called again.
+        A process that stops closes its sessions, so that another process gets them at once. The messages that it had received do not
+        count as delivered. `close` may be called twice.
         """
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
@@ -244,8 +250,8 @@ class SubscriptionContract:
                     await session.close()
             assert [("a1", 0), ("a2", 0)] == await rest(entity)
 
-    async def test_sessions_that_are_given_back_come_in_turn(self, opened: Opened) -> None:
-        """Keys that wait keep no other from being received (I4)."""
+    async def test_sessions_that_are_closed_are_accepted_in_turn(self, opened: Opened) -> None:
+        """Sessions that are closed without a result are accepted again only after the other sessions (I4)."""
         async with opened() as entity:
             await entity.send("a1", "b1", "c1")
             taken = []
@@ -255,8 +261,8 @@ class SubscriptionContract:
                 await session.close()
             assert {"a", "b", "c"} == set(taken[:3]) == set(taken[3:])
 
-    async def test_after_its_last_delivery_a_message_is_a_dead_letter(self, opened: Opened) -> None:
-        """Deliveries are limited by the broker."""
+    async def test_a_message_becomes_a_dead_letter_after_its_last_delivery(self, opened: Opened) -> None:
+        """The broker dead-letters a message that was delivered `max_deliveries` times."""
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
             for count in range(2):
@@ -268,8 +274,8 @@ class SubscriptionContract:
             ((name, reason, _),) = await dead_letters_of(entity)
             assert ("a1", "MaxDeliveryCountExceeded") == (name, reason)
 
-    async def test_a_renewed_lock_lasts(self, opened: Opened) -> None:
-        """`renew` extends the lock and `trusted_until`."""
+    async def test_a_renewed_lock_of_a_session_lasts_longer(self, opened: Opened) -> None:
+        """`renew` extends the lock of the session, and moves `trusted_until` forward."""
         async with holding(opened, "a1", "a2") as (entity, session):
             message = await receive_message(session)
             for _ in range(3):
@@ -280,7 +286,7 @@ class SubscriptionContract:
             await session.settle(message, Complete())
             assert "a2" == (await receive_message(session)).message_id
 
-    async def test_a_lock_is_trusted_no_longer_than_it_lasts(self, opened: Opened) -> None:
+    async def test_a_session_is_not_trusted_longer_than_its_lock_lasts(self, opened: Opened) -> None:
         """`trusted_until` is never later than the end of the lock (I5)."""
         async with holding(opened, "a1") as (_, session):
             loop = asyncio.get_running_loop()
@@ -288,11 +294,11 @@ class SubscriptionContract:
             await session.renew()
             assert loop.time() < session.trusted_until <= loop.time() + LOCK_SECONDS
 
-    async def test_a_lost_lock_shows_in_every_call_and_its_message_is_counted_for_the_next_holder(
+    async def test_every_call_after_a_lost_lock_raises_lock_lost(
         self,
         opened: Opened,
     ) -> None:
-        """A receiver that lost the lock settles nothing (I5)."""
+        """After the lock is lost, `receive`, `renew` and `settle` raise `LockLost`. The next holder sees the delivery counted (I5)."""
         async with opened(prefetch=0) as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")
             held = await asyncio.gather(*(accept_session(entity) for _ in range(3)))
@@ -314,8 +320,10 @@ class SubscriptionContract:
             del left[f"{reading.id}1"]
             assert left == dict(await rest(entity, 3))
 
-    async def test_who_lost_the_lock_takes_nothing_from_the_next_holder(self, opened: Opened) -> None:
-        """A late settlement or close changes nothing for the next holder (I5)."""
+    async def test_a_receiver_that_lost_the_lock_does_not_disturb_the_next_holder(
+        self, opened: Opened
+    ) -> None:
+        """If a receiver settles or closes after it lost the lock, nothing changes for the receiver that holds the lock now (I5)."""
         async with holding(opened, "a1", "a2") as (entity, late):
             message = await receive_message(late)
             await entity.passes(LOCK_SECONDS + 1)
@@ -329,10 +337,8 @@ class SubscriptionContract:
             assert "a2" == (await receive_message(holder)).message_id
             await holder.close()
 
-    async def test_while_the_broker_is_away_nothing_is_received_and_afterwards_it_is(
-        self, opened: Opened
-    ) -> None:
-        """An outage is an error of ours, and loses nothing (I3)."""
+    async def test_a_message_is_received_after_an_outage_of_the_broker(self, opened: Opened) -> None:
+        """During an outage, calls raise errors of this library. Afterwards the message is delivered again (I3)."""
         async with holding(opened, "a1") as (entity, session):
             entity.go_away()
             with pytest.raises(SubscriptionUnavailable):
@@ -343,8 +349,8 @@ class SubscriptionContract:
             entity.come_back()
             assert [("a1", 0)] == await rest(entity)
 
-    async def test_a_call_that_waits_hears_that_the_broker_goes_away(self, opened: Opened) -> None:
-        """A call does not wait for a connection that is gone."""
+    async def test_an_accept_that_waits_raises_when_the_broker_goes_away(self, opened: Opened) -> None:
+        """A call of `accept` that waits when the connection breaks raises an error at once."""
         async with opened() as entity:
             waiting = asyncio.create_task(entity.subscription.accept(20))
             try:
@@ -352,12 +358,13 @@ class SubscriptionContract:
                 entity.go_away()
                 with pytest.raises(SubscriptionUnavailable):
                     await waiting
-            # a broker that cannot go away skips the rest; else this call would take a session of the next test
+            # If the broker cannot be made unavailable, `go_away` skips the test. Cancel the call also then, or else it would accept a
+            # session of the next test.
             finally:
                 waiting.cancel()
 
-    async def test_what_was_delivered_ahead_keeps_its_order_and_is_given_back(self, opened: Opened) -> None:
-        """A client may fetch ahead, without an effect on order or delivery counts."""
+    async def test_prefetched_messages_keep_their_order_and_their_counts(self, opened: Opened) -> None:
+        """A client may fetch messages before it is asked for them. This changes neither their order nor their delivery counts."""
         names = [f"a{number}" for number in range(8)]
         async with holding(opened, *names, prefetch=5) as (entity, session):
             assert names[:2] == [(await settle_next(session)).message_id for _ in range(2)]
@@ -365,8 +372,8 @@ class SubscriptionContract:
             await session.close()
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
 
-    async def test_what_was_delivered_ahead_of_a_lost_lock_is_not_settled(self, opened: Opened) -> None:
-        """A client may return a message that it fetched before the lock was lost; the settlement then fails (I5)."""
+    async def test_a_message_prefetched_before_a_lost_lock_cannot_be_settled(self, opened: Opened) -> None:
+        """A client may return a message that it had fetched before the lock was lost. To settle this message raises `LockLost` (I5)."""
         async with holding(opened, "a1", "a2", prefetch=5) as (entity, session):
             await settle_next(session)
             await entity.passes(LOCK_SECONDS + 1)
@@ -378,7 +385,7 @@ class SubscriptionContract:
             assert count <= 1
 
     async def test_a_message_arrives_as_it_was_sent(self, opened: Opened) -> None:
-        """Subject, body, content type and properties with their types arrive."""
+        """The subject, body and content type of a message arrive unchanged, and so do its properties and their types."""
         async with holding(opened, "a1", "a2") as (_, session):
             first, second, sent = await settle_next(session), await settle_next(session), a_message("a1")
             for name in ("subject", "body", "content_type", "properties"):
@@ -387,14 +394,14 @@ class SubscriptionContract:
 
 
 class SessionlessSubscriptionContract:
-    """The promises of a Subscription without sessions, or of a queue: override `opened`."""
+    """Tests of a Subscription without sessions, or of a queue. Override the fixture `opened`."""
 
     @pytest.fixture
     def opened(self) -> Opened:
         raise NotImplementedError(_NOT_OPENED)
 
-    async def test_without_sessions_messages_are_received_side_by_side(self, opened: Opened) -> None:
-        """Each receiver locks one message."""
+    async def test_without_sessions_several_receivers_get_messages_at_once(self, opened: Opened) -> None:
+        """Without sessions, each receiver locks one message, so several receivers get different messages at the same time."""
         async with opened(sessions=False) as entity:
             await entity.send("a1", "a2", "b1")
             receivers = await asyncio.gather(*(accept_session(entity) for _ in range(3)))
@@ -408,8 +415,8 @@ class SessionlessSubscriptionContract:
                 await receiver.close()
             assert 0 == entity.stored()
 
-    async def test_without_sessions_a_receiver_goes_from_message_to_message(self, opened: Opened) -> None:
-        """A receiver locks the next message when it asks for it."""
+    async def test_without_sessions_a_receiver_gets_one_message_after_another(self, opened: Opened) -> None:
+        """Without sessions, a receiver that has settled its message receives and locks the next one."""
         async with holding(opened, "a1", "b1", "a2", sessions=False) as (_, receiver):
             for name in ("a1", "b1", "a2"):
                 message = await receive_message(receiver)
@@ -419,7 +426,7 @@ class SessionlessSubscriptionContract:
             assert await receiver.receive(BRIEFLY) is None
 
     async def test_without_sessions_the_lock_of_a_message_is_renewed_or_lost(self, opened: Opened) -> None:
-        """The lock belongs to the message."""
+        """Without sessions, the lock belongs to the message. `renew` extends it. After it has ended, `settle` raises `LockLost`."""
         async with holding(opened, "a1", sessions=False) as (entity, receiver):
             message = await receive_message(receiver)
             for _ in range(2):
@@ -431,8 +438,8 @@ class SessionlessSubscriptionContract:
             await receiver.close()
             assert [("a1", 1)] == await rest(entity)
 
-    async def test_without_sessions_a_message_is_given_back_at_once_and_counted(self, opened: Opened) -> None:
-        """A message that is given back counts as delivered."""
+    async def test_without_sessions_closing_a_receiver_gives_its_message_back(self, opened: Opened) -> None:
+        """Without sessions, a message that is given back by `close` counts as delivered."""
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for receiving in (True, False):
@@ -442,10 +449,8 @@ class SessionlessSubscriptionContract:
                 await receiver.close()
             assert [("a1", 2)] == await rest(entity)
 
-    async def test_without_sessions_a_message_is_retried_deferred_or_a_dead_letter(
-        self, opened: Opened
-    ) -> None:
-        """Messages are settled as with sessions."""
+    async def test_without_sessions_a_message_can_be_settled_in_each_way(self, opened: Opened) -> None:
+        """Without sessions, messages can be settled in the same ways as with sessions."""
         async with opened(sessions=False) as entity:
             await entity.send("a1", "b1", "c1")
             for settlement in (Defer(), DeadLetter(reason="r", description="d"), Retry()):
@@ -456,8 +461,8 @@ class SessionlessSubscriptionContract:
             assert [("b1", "r", "d")] == await dead_letters_of(entity)
             assert 1 == entity.stored()
 
-    async def test_without_sessions_a_cancelled_call_keeps_no_message(self, opened: Opened) -> None:
-        """A process that stops leaves no message locked."""
+    async def test_without_sessions_a_cancelled_accept_locks_no_message(self, opened: Opened) -> None:
+        """A process that stops cancels its calls of `accept`. No message may stay locked by them."""
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for tenths in range(4, 8):
