@@ -1,4 +1,4 @@
-"""The Cosmos DB that a contract runs on: memory, the emulator through the vendor SDK, or a real account."""
+"""Open a container for contract tests: in memory, on the emulator through the Azure SDK, or on a real account."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """
-    One empty container, reached through each port of the library.
+    An empty container for a test, and the ports of the library on it.
 
-    `split` is None where a test cannot make the backend split. `recreate` deletes the container and creates it again. `faults` is
-    None where a test cannot make a request fail.
+    `split` splits a physical partition, or is None if a test cannot do that on this backend. `recreate` deletes the container and creates
+    it again. `faults` makes requests fail, or is None if a test cannot do that.
     """
 
     store: Store
@@ -68,7 +68,7 @@ async def opened(
             def split(range_id: str) -> object:
                 return server.account.container(name, "data").split(range_id)
 
-            # Another program does it, so that our client's caches keep the old container.
+            # Recreate the container with another client, so that the caches of the client under test still have the old container.
             async def recreate() -> None:
                 async with open_cosmos_client(connection_string=server.connection_string) as other:
                     database = other.get_database_client(name)
@@ -90,7 +90,7 @@ async def _on_account(
     sdk_only: bool = False,
 ) -> AsyncIterator[tuple[Container, str]]:
     name = f"contract-{uuid.uuid4().hex[:8]}"
-    # A slow answer means a busy machine here: no contract tests the client's own timeout.
+    # Set a long timeout, because a slow answer only means that the machine is busy. No contract tests the timeout of the client.
     async with open_cosmos_client(connection_string=connection_string, read_timeout_seconds=60) as client:
         database = await client.create_database(name)
         try:

@@ -1,7 +1,7 @@
 """
-A browser: headless Chromium, driven by chromedriver over HTTP (WebDriver), for tests that look at a page.
+Run headless Chromium for tests of web pages. Tests control it through chromedriver, by HTTP (WebDriver).
 
-Where Chromium or chromedriver is missing, such a test is skipped and says that no browser showed the page.
+If Chromium or chromedriver is missing, these tests are skipped, with a text that says that no browser showed the page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MISSING = "NO CHROMIUM: the page was not looked at by a browser (install the pac
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """A window of the browser; `address` is that of its WebDriver session."""
+    """A browser window. `session` is the URL of its WebDriver session."""
 
     http: aiohttp.ClientSession
     session: str
@@ -45,19 +45,19 @@ class Browser:
         await self._command("url", url=url)
 
     async def run(self, script: str, *arguments: object) -> Any:
-        """Run the body of a function in the page; return what it returns, awaited."""
-        # The page's security policy forbids `eval`. It does not apply to a script that WebDriver sends.
+        """Run JavaScript in the page, as the body of a function. Return what it returns, or the result of the promise that it returns."""
+        # The page's content security policy forbids `eval`, but does not apply to scripts that WebDriver sends.
         return await self._command("execute/sync", script=script, args=arguments)
 
     async def press(self, key: str) -> None:
-        """Press and release a key."""
+        """Press and release a key of the keyboard."""
         strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         await self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
 
     async def show_as(
         self, width: int, height: int = 1000, *, scheme: str = "light", motion: str = "no-preference"
     ) -> None:
-        """Set the size of the window, and the reader's preferred color scheme and motion."""
+        """Set the size of the window, and the color scheme and motion that the reader prefers."""
         await self._devtools(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -85,7 +85,7 @@ class Browser:
 
 
 def size_of(picture: bytes) -> tuple[int, int]:
-    """Return width and height of a PNG."""
+    """Return the width and height of a PNG picture."""
     width, height = struct.unpack(">II", picture[16:24])
     return width, height
 
@@ -93,10 +93,10 @@ def size_of(picture: bytes) -> tuple[int, int]:
 @contextmanager
 def started_chromium(folder: Path) -> Iterator[str]:
     """
-    Start a browser and yield the address of its WebDriver session. Skip the test where no browser is installed.
+    Start a browser and yield the URL of its WebDriver session. Skip the test if no browser is installed.
 
     Args:
-        folder: the browser keeps its profile there.
+        folder: the folder for the browser's profile.
     """
     if CHROMIUM is None or DRIVER is None:
         pytest.skip(MISSING)
@@ -131,7 +131,7 @@ def _asked(address: str, method: str, body: str = "") -> Any:
 
 
 def axe_core() -> str:
-    """Return the source of axe-core, the rules of accessibility that a program can check."""
+    """Return the JavaScript source of axe-core, which checks the accessibility of a page. Skip the test if it is not installed."""
     found = importlib.util.find_spec("axe_core_python")
     if found is None or found.origin is None:
         pytest.skip(

@@ -1,4 +1,4 @@
-"""A container, its lease container and several workers in memory, under the loop's virtual time."""
+"""World: a container, its leases and several change feed processors in memory, for tests in virtual time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def virtual_utcnow() -> datetime:
 
 
 def ended(records: Iterable[Record]) -> list[LeaseMoved]:
-    """Return for each lease that a worker gave up how it did so."""
+    """Return, from the records of a worker, one record for each lease that it released or lost."""
     return [one for one in records if isinstance(one, LeaseMoved) and one.outcome != "acquired"]
 
 
 class Faulty:
-    """A port as one worker sees it. Named calls fail, or hang until they are cancelled."""
+    """Wraps a port for one worker. Calls of the methods in `failing` fail, and those in `hanging` hang until they are cancelled."""
 
     def __init__(self, port: object) -> None:
         self._port = port
@@ -60,13 +60,13 @@ class World:
     def __init__(self, *, ranges: int = 1) -> None:
         self.container = MemoryContainer(ranges=ranges, now=virtual_seconds)
         self.leases = MemoryLeases(now=virtual_seconds)
-        # by partition key: the numbers that workers handled, in order
+        # by partition key: the numbers of the documents that the workers handled, in order
         self.handled: dict[str, list[int]] = defaultdict(list)
         self.workers: dict[str, tuple[ChangeFeedProcessor, asyncio.Task[None]]] = {}
         self._written: dict[str, int] = defaultdict(int)
 
     async def write(self, partition_key: str) -> None:
-        """Write a document with the next number of a partition key."""
+        """Write a document to a partition key. Documents of a key are numbered from 0."""
         number = self._written[partition_key]
         self._written[partition_key] += 1
         document = {"id": f"{partition_key}-{number}", "partitionKey": partition_key, "n": number}
@@ -109,7 +109,7 @@ class World:
         await task
 
     async def kill(self, name: str) -> None:
-        """End a worker as SIGKILL does: it releases no lease."""
+        """End a worker as SIGKILL would, so that it releases none of its leases."""
         _, task = self.workers.pop(name)
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -120,13 +120,13 @@ class World:
             await self.stop(name)
 
     async def create_leases(self) -> None:
-        """Let a worker create the leases, and stop."""
+        """Start a worker, let it create the leases, and stop it."""
         self.start("a")
         await asyncio.sleep(5)
         await self.stop_all()
 
     async def forget_ranges(self) -> None:
-        """Remove the ranges from the leases, as an old SDK writes them."""
+        """Remove the field FeedRange from all leases, because old versions of the .NET SDK write leases without it."""
         for lease in await self.all_leases():
             document = {name: value for name, value in lease.raw.items() if name != "FeedRange"}
             await self.leases.replace(document, etag=lease.etag or "")
@@ -145,7 +145,7 @@ class World:
         return dict(counts)
 
     async def until(self, fact: Callable[[], bool], *, within: timedelta = timedelta(minutes=10)) -> float:
-        """Wait for a fact; return how many virtual seconds it took."""
+        """Wait until a condition holds. Return how many seconds of virtual time that took."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         async with asyncio.timeout(within.total_seconds()):

@@ -1,4 +1,4 @@
-"""The contacts API served over real HTTP on a free port of this machine, and a contact that it takes."""
+"""Serve the contacts API over real HTTP on a free port of this machine, with a client for tests. JANE is a valid contact."""
 
 from __future__ import annotations
 

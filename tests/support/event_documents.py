@@ -1,4 +1,4 @@
-"""Event documents as the change feed delivers them, and batches of them."""
+"""Make event documents as the change feed delivers them, and batches of such documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def event(
     size: int = 0,
     **meta: Any,
 ) -> Document:
-    """Return an event document of a partition key; without a sequence, one as Microsoft's .NET sample writes it."""
+    """
+    Return an event document. If `sequence` is None, it has no `meta`, like the documents that Microsoft's .NET sample writes.
+    """
     document: Document = {
         "id": f"{key}/{number}",
         "partitionKey": key,

@@ -1,5 +1,5 @@
 """
-FaultyStore: a real store behind a network whose script says which requests it loses, delays, repeats and refuses.
+FaultyStore: wraps a store so that requests are lost, delayed, repeated or refused, as a script of the test says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class ReadFault(StrEnum):
 
 
 class FaultyStore:
-    """A store with a script of faults: each commit and each read takes the next one. After the script's end every request succeeds."""
+    """
+    A store with two scripts of faults, for commits and for reads. Each request takes the next fault of its script. After the end of the
+    script, requests succeed.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class FaultyStore:
         return self._store.key_paths
 
     async def arrived(self) -> None:
-        """Wait until no request is on its way any more."""
+        """Wait until all delayed requests have arrived at the store."""
         await asyncio.gather(*self._on_their_way)
 
     async def read(self, document_id: str, partition_key: str, **options: Any) -> Document:

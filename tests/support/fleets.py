@@ -1,4 +1,6 @@
-"""Fleets for tests of the status page: one all well, one in trouble, one very large, one empty, and one with hostile texts."""
+"""
+Fleets for tests of the status page: a healthy one, one in trouble, a very large one, an empty one, and one whose texts try to inject HTML.
+"""
 
 from __future__ import annotations
 

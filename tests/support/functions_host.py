@@ -1,4 +1,4 @@
-"""Builds the arguments that the Functions host passes to a function, with the converters of its Python worker."""
+"""Make the arguments that the Azure Functions host passes to a function, with the converters of its Python worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
 def documents(*changes: Mapping[str, Any]) -> func.DocumentList:
-    """Return a batch of the change feed as the trigger passes it."""
+    """Return documents as the Cosmos DB trigger passes them to a function."""
     converter = get_binding_registry().get("cosmosDBTrigger")
     return converter.decode(Datum(json.dumps(changes), "json"), trigger_metadata=None)
 
@@ -24,7 +24,10 @@ def documents(*changes: Mapping[str, Any]) -> func.DocumentList:
 def received(
     message: Message, *, deliveries: int = 1, kind: str = "bytes", **metadata: Any
 ) -> func.ServiceBusMessage:
-    """Return a message as the trigger passes it: the current delivery is counted, and the body is bytes or text."""
+    """
+    Return a message as the Service Bus trigger passes it to a function. `deliveries` includes the current delivery. `kind` says whether the
+    body is bytes or text.
+    """
     said = {
         "MessageId": message.message_id,
         "SessionId": message.session_id,

@@ -1,4 +1,4 @@
-"""Builds statuses of leases for tests."""
+"""Make the statuses of leases that a processor reports, for tests of what a worker shows about them."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def status(name: str = "0", **changes: object) -> LeaseStatus:
 
 
 def owning(*leases: LeaseStatus) -> SimpleNamespace:
-    """Return the function that a worker calls for the statuses of its leases."""
+    """Return a fake processor. Its method `status` returns these statuses."""
     return SimpleNamespace(status=lambda stalled_after: leases)

@@ -1,4 +1,4 @@
-"""A local outbox for tests of the commands: emulators run in a thread, and the environment names them, as for any user."""
+"""Local: an outbox on emulators in a thread of this process, for tests of the commands. Environment variables name the emulators."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from tests.support.patience import HUNG_SECONDS
 
 T = TypeVar("T")
 
-# Cached, because Typer reads the signatures of all commands again for each run.
+# Cache this function of Typer, which otherwise reads the signatures of all commands again for each run of a command.
 testing._get_command = cache(testing._get_command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """The running emulators, and an environment that names them."""
+    """The addresses of the running emulators, the name of the database, and the environment variables for commands."""
 
     cosmos: str
     servicebus: str
@@ -52,7 +52,7 @@ class Local:
     environment: dict[str, str]
 
     def run(self, *arguments: str, code: int | None = 0, **variables: str) -> testing.Result:
-        """Run a command in this process and check its exit code, unless `code` is None."""
+        """Run a command in this process, and require that it exits with `code`. None allows any exit code."""
         result = testing.CliRunner().invoke(app, arguments, env=self.environment | variables)
         assert code in (None, result.exit_code), (result.output, result.stderr, result.exception)
         return result
@@ -67,7 +67,7 @@ class Local:
         return rows
 
     def steer(self, path: str, **body: object) -> Any:
-        """Send a request to the emulators' control API."""
+        """Send a request to the control API of the emulators, and return its answer."""
         request = urllib.request.Request(  # noqa: S310 - our own server
             self.control + path, data=json.dumps(body).encode(), method="POST" if body else "GET"
         )
@@ -76,12 +76,12 @@ class Local:
         return json.loads(text) if text else None
 
     def steer_delete(self, path: str) -> None:
-        """Undo earlier requests to the control API, such as all faults."""
+        """Send a DELETE request to the control API, for example to remove all faults."""
         request = urllib.request.Request(self.control + path, method="DELETE")  # noqa: S310 - our own server
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
 
     def on_database(self, work: Callable[[DatabaseProxy], Awaitable[T]]) -> T:
-        """Run a function on the database, outside of any command."""
+        """Call a function with a client for the database, and return its result."""
 
         async def opened() -> T:
             async with open_cosmos_client(connection_string=self.cosmos) as client:
@@ -93,7 +93,7 @@ class Local:
         return self.on_database(lambda database: work(database.get_container_client("leases")))
 
     def own_leases(self, owner: str | None) -> None:
-        """Write an owner into every lease, as a live worker does."""
+        """Write an owner into every lease, as if a worker had acquired all of them."""
 
         async def own(leases: ContainerProxy) -> None:
             async for item in leases.read_all_items():
@@ -103,7 +103,7 @@ class Local:
         self.on_leases(own)
 
     def pass_all(self) -> None:
-        """Advance every lease to the newest change, as workers do."""
+        """Create the leases, and move the position of each to the newest change, as if workers had handled all changes."""
         self.run("bootstrap")
 
         async def move(database: DatabaseProxy) -> None:
@@ -124,7 +124,7 @@ class Local:
         self.on_database(move)
 
     def commit(self, *names: str) -> list[str]:
-        """Create a contact and rename it, once for each name; return the ids of all events."""
+        """For each name, create a contact and rename it. Return the ids of all events."""
 
         async def write(database: DatabaseProxy) -> list[str]:
             outbox = Outbox(CosmosStore(database.get_container_client("data")))
@@ -142,13 +142,13 @@ class Local:
 
     @property
     def accepted(self) -> int:
-        """Return how many messages the topic has accepted, without duplicates."""
+        """Return how many messages the subscription `all` has. Duplicates that the topic dropped do not count."""
         return int(self.steer("/servicebus/stats")["topics"]["events"]["subscriptions"]["all"]["active"])
 
 
 @contextmanager
 def emulators(*, partitions: int = 2) -> Iterator[Local]:
-    """Run emulators in a thread of this process, and create one outbox on them."""
+    """Run the emulators in a thread of this process, and create the containers of an outbox on them."""
     addresses: Future[dict[str, str]] = Future()
     loop, over = asyncio.new_event_loop(), asyncio.Event()
 
@@ -179,7 +179,7 @@ def emulators(*, partitions: int = 2) -> Iterator[Local]:
 
 
 def provisioned(announced: Mapping[str, str], database: str) -> Local:
-    """Create an outbox on running emulators."""
+    """Create the containers of an outbox on running emulators. Return the addresses and the environment variables for it."""
     asyncio.run(provision(announced["cosmos"], database=database))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
     return Local(

@@ -1,4 +1,4 @@
-"""The outbox on which tests follow the how-to pages: some events are sent, and the key `ada` is parked."""
+"""Fill the outbox on which tests run the commands of the how-to pages: some events are sent, and the key `ada` is parked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Person(Entity):
 
 def fill(local: Local) -> None:
     """
-    Commit two events for each of three keys. A relay parks the events of one key and sends the others, and the leases say so.
+    Commit two events for each of three keys. A relay then parks the key `ada` and sends the events of the others. All leases are moved to
+    the newest change.
     """
     local.on_database(_commit)
     local.on_database(_relay)

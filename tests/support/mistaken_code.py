@@ -1,4 +1,4 @@
-"""A copy of the library with a mistake of `tests/mutants/planted.toml`, for programs that run with it."""
+"""Run a program with a copy of the library that contains one of the mistakes in `tests/mutants/planted.toml`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLANTED = tomllib.loads((ROOT / "tests/mutants/planted.toml").read_text())
 
 
 def run_with(mistake: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments on a copy of the library with the mistake; all other code is unchanged."""
+    """Copy the library to the folder, plant the mistake in the copy, and run Python with these arguments. All other code is unchanged."""
     planted = PLANTED[mistake]
     for path in ROOT.iterdir():
         if path.name != "cosmos_outbox" and not path.name.startswith("."):

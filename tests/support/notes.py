@@ -1,4 +1,4 @@
-"""A small domain for tests: notes that are written, changed, tagged and archived."""
+"""A small domain for tests: notes that are written, changed, tagged, filed and deleted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Note(SoftDeletable):
 
 
 class Remark(Note):
-    """A note on a book, stored beside it."""
+    """A note on a book, stored in the partition key of the book."""
 
     book: str
 
@@ -79,7 +79,7 @@ class Remark(Note):
 
 class Line(Entity):
     """
-    Part of a book: shares the book's partition key, raises no event when it is created, and is deleted for good.
+    A part of a book. It has the partition key of the book, records no event when it is created, and its document is really deleted.
     """
 
     book: str
@@ -91,7 +91,7 @@ class Line(Entity):
 
 
 async def written(container: MemoryContainer, *entities: Entity) -> None:
-    """Create each entity in a commit of its own."""
+    """Create several entities, each in a separate commit."""
     for entity in entities:
         async with Outbox(container).unit_of_work() as uow:
             uow.repository(type(entity)).create(entity)
@@ -109,7 +109,7 @@ def stored(container: MemoryContainer, document_type: str) -> list[dict[str, Any
 
 
 def events(container: MemoryContainer, partition_key: str | None = None) -> list[dict[str, Any]]:
-    """Return the event documents in the order that the relay sends them."""
+    """Return the event documents in the order in which the relay sends them."""
     found = [
         document
         for document in stored(container, "domainEvent")

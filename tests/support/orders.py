@@ -1,4 +1,4 @@
-"""Orders that are placed and paid, for the tests of the test kit."""
+"""A small domain for tests of the test kit: orders that are placed and paid."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-A container that existed before the outbox: it holds orders of users of tenants, partitioned on `/tenantId` and `/userId`.
+A container that an application had before it used the outbox. It has orders, and its partition key paths are `/tenantId` and `/userId`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Order(Entity):
 
 
 async def create_container(client: CosmosClient, database: str) -> CosmosStore:
-    """Create the container and return the store on it."""
+    """Create the container and return a store for it."""
     await client.get_database_client(database).create_container(NAME, PartitionKey([*PATHS]), default_ttl=-1)
     return await open_store(client, database, NAME)
 
 
 async def place(store: CosmosStore, tenant: str, user: int, *, order_id: str = "1") -> list[str]:
-    """Place and pay an order; return the ids of the two events."""
+    """Place and pay an order in one commit. Return the ids of the two events."""
     async with Outbox(store).unit_of_work() as uow:
         order = Order(id=order_id, tenant=tenant, user=user, total=5)
         uow.repository(Order).create(order).pay()

@@ -1,16 +1,16 @@
 """
-Pages of the documentation: finds their code blocks, and follows a page from its first block to its last.
+Find the code blocks of documentation pages, and run all commands of a page from top to bottom.
 
-A fence says what becomes of its block:
+The info string of a fence says what a test does with its block:
 
-    python          runs alone, without a warning
-    python FILE     is saved under this name in the folder in which its page is followed
-    sh              runs in that folder; all of a page, files and commands, is one script from top to bottom
-    sh until-ctrl-c goes on while the rest of the page is followed, from when it has printed that Ctrl-C ends it;
-                    then it gets what the terminal sends for Ctrl-C
-    sh no-run       does not run: its commands need Azure, a cluster or a container engine, which its first line says
-    text output     is what the commands before it print, or have printed so far; "…" stands for anything
-    text, json, yaml, mermaid     is only shown
+    python          run it alone, without warnings
+    python FILE     save it under this name, in the folder in which the commands of the page run
+    sh              run it in that folder; all files and commands of a page form one script
+    sh until-ctrl-c start it in the background; wait until it prints a line with Ctrl-C, and run the rest of the page; at the end of the
+                    page, or at the next such block, send it SIGINT
+    sh no-run       do not run it, because it needs Azure, a cluster or a container engine; its first line has to say so
+    text output     compare it with the output of the commands before it; "…" stands for any text
+    text, json, yaml, mermaid     do nothing
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _NEEDS = re.compile(r"# [Nn]eeds .+")
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*([^\s#]+)", re.MULTILINE)
 _CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
 _NEXT_BLOCK = "=== next block ==="
-_TIMEOUT_S = 500  # seconds after which a page counts as hanging; no page takes a tenth of that
-# A group of its own, as a terminal gives to a foreground job: what is started in a script's own group ignores SIGINT.
-# Its log is begun before it, or that of the one before would be read for as long as this one has not opened it.
+_TIMEOUT_S = 500  # after so many seconds a page counts as hanging; no page takes a tenth of that
+# `set -m` starts the background command in a process group of its own, because a background command in the script's group ignores SIGINT.
+# The log file is emptied first. Otherwise grep might read the log of the previous background command.
 _START = """
 : > until-ctrl-c.log
 set -m
@@ -64,7 +64,7 @@ set +m
 trap 'kill -KILL -- -$until_ctrl_c 2> /dev/null || true' EXIT
 until grep -q Ctrl-C $until_ctrl_c_log; do kill -0 $until_ctrl_c || {{ cat $until_ctrl_c_log >&2; exit 1; }}; sleep 0.1; done
 cat $until_ctrl_c_log"""
-# 130: what does not handle SIGINT, such as make, ends by it.
+# Exit code 130 is allowed: a program that does not handle SIGINT, such as make, ends with it.
 _END = """
 kill -INT -- -$until_ctrl_c
 wait $until_ctrl_c || test $? -eq 130 || { cat $until_ctrl_c_log >&2; exit 1; }"""
@@ -72,7 +72,7 @@ wait $until_ctrl_c || test $? -eq 130 || { cat $until_ctrl_c_log >&2; exit 1; }"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One fenced block: what its fence says, its text, and the line it begins at."""
+    """A fenced code block: the info string of its fence, its text, and the line at which it begins."""
 
     info: str
     text: str
@@ -85,7 +85,7 @@ class Block:
 
     @property
     def mistake(self) -> str | None:
-        """Return why tests cannot follow the block; None if they can."""
+        """Return why tests cannot run or check the block. Return None if they can."""
         if self.info == "sh no-run":
             if not _NEEDS.fullmatch(self.text.partition("\n")[0]):
                 return "its first line does not tell the reader what it needs: '# Needs …'"
@@ -109,12 +109,12 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
 
 
 def is_followed(blocks: Sequence[Block]) -> bool:
-    """Say whether a page has commands to follow."""
+    """Return whether a page has commands that tests can run."""
     return any(block.info in ("sh", "sh until-ctrl-c") for block in blocks)
 
 
 def copy_repository(folder: Path) -> None:
-    """Make a folder that holds what a fresh clone does, and changes that are not committed yet."""
+    """Copy the repository to a folder, without ignored files. Changes that are not committed are copied, too."""
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__"))
 
 
@@ -129,7 +129,7 @@ def set_up(clone: Path) -> None:
 
 
 def script_of(blocks: Sequence[Block]) -> str:
-    """Return one script with all files and commands of a page. It prints a mark after each block."""
+    """Return a shell script that writes all files and runs all commands of a page. It prints a separator line after each block."""
     parts = ["set -euo pipefail"]
     runs = False
     for block in blocks:
@@ -149,10 +149,11 @@ def follow(
     blocks: Sequence[Block], folder: Path, environment: Mapping[str, str], python: Path = Path(sys.executable)
 ) -> list[str]:
     """
-    Follow a page in a folder, with the commands of this Python's environment, and return each difference between what happened and what the page says.
+    Run all commands of a page in a folder, with the programs of this Python's environment. Return a text for each command that failed and
+    for each output that is not as the page says.
     """
     env = dict(environment) | {"PATH": str(python.parent) + os.pathsep + os.environ["PATH"]}
-    # In a group of its own, so that the page's background processes end with it.
+    # Start the script in a session of its own, so that its background processes can be killed together with it.
     process = subprocess.Popen(  # noqa: S603 - our own documentation
         ["bash", "-c", script_of(blocks)],  # noqa: S607 - wherever this system has it
         cwd=folder,
@@ -162,11 +163,11 @@ def follow(
         text=True,
         start_new_session=True,
     )
-    # Processes that a page leaves running must not hold these pipes, or this call would wait for them.
+    # The script sends the output of background processes to a file. If they held these pipes open, `communicate` would wait for them.
     try:
         stdout, stderr = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        # Not SIGKILL: the script has to end its programs that run until Ctrl-C.
+        # Send SIGTERM and not SIGKILL, so that the script can end the programs that it started in the background.
         os.killpg(process.pid, signal.SIGTERM)
         stdout, stderr = process.communicate()
         return [f"nothing moves after {_TIMEOUT_S} s, behind:\n{stdout}\n{stderr}"]
@@ -175,7 +176,7 @@ def follow(
             os.killpg(process.pid, signal.SIGKILL)
     printed = stdout.split(f"{_NEXT_BLOCK}\n")
     if process.returncode:
-        # A failure after the last block is one of the programs that the script ends there.
+        # If the failure came after the last block, report the last block: a background program failed when the script ended it.
         failed = blocks[min(len(printed), len(blocks)) - 1]
         return [f"line {failed.line}: exit code {process.returncode}\n{printed[-1]}\n{stderr}"]
     return [

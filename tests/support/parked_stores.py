@@ -1,4 +1,4 @@
-"""Parked stores that wrap another one, for tests that change single requests or documents."""
+"""Wrap a parked store, for tests that change single requests or documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Passing:
-    """A store that passes everything on, each request through `call`."""
+    """A parked store that passes each request to another store. A test overrides `call` to change, delay or count requests."""
 
     def __init__(self, store: ParkedStore) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class Passing:
 async def tampered(
     store: MemoryParked, document_id: str, partition_key: str, change: Callable[[Document], object]
 ) -> None:
-    """Change a document in a way that no version of this library does."""
+    """Change a stored document to something that no version of this library writes, to test that the library notices it."""
     document = await store.read(document_id, partition_key)
     change(document)
     write = Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=document["_etag"])

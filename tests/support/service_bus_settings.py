@@ -1,4 +1,4 @@
-"""Correct settings of topics and subscriptions, apart from the mistake that a test plants."""
+"""Make descriptions of topics and subscriptions with correct settings. A test passes the one setting that it wants to be wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from azure.servicebus.management import EntityStatus, SubscriptionProperties, To
 
 from cosmos_outbox.adapters.servicebus.administration import Entity
 
-# The duration that the service reports for an entity that it never deletes.
+# Service Bus reports this duration for an entity that it never deletes.
 FOREVER = timedelta(days=10_675_199)
 MONTH = timedelta(days=30)
 GOOD: dict[str, Any] = {
@@ -25,7 +25,7 @@ GOOD: dict[str, Any] = {
 
 
 def described(kind: Any, name: str, **fields: Any) -> Any:
-    """Return a description as the SDK makes it from the service's answer; settings that are not given are None."""
+    """Return a description of an entity as the SDK makes it from an answer of Service Bus. Settings that are not given are None."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     return kind(name, **dict.fromkeys(names) | fields)

@@ -1,4 +1,4 @@
-"""Shared by tests with the unmodified SDK for Service Bus: closes the sockets that the SDK leaves open."""
+"""Helpers for tests with azure-servicebus: deal with the sockets that the SDK leaves open, and wait for a condition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.patience import HUNG_SECONDS
 @contextmanager
 def leaky_sockets() -> Iterator[None]:
     """
-    Collect the transports of lost connections, which the SDK does not close, before a test sees their warning.
+    Ignore warnings about open sockets in this block. At its end, have the garbage collector close the sockets of lost connections, which
+    the SDK does not close.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -25,7 +26,9 @@ def leaky_sockets() -> Iterator[None]:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Switch logging off: the records that pytest keeps would refer to the sockets that the SDK leaves open."""
+    """
+    Switch logging off in this block. Otherwise pytest would keep log records that refer to the sockets that the SDK leaves open.
+    """
     logging.disable()
     try:
         yield
@@ -34,7 +37,7 @@ def unlogged() -> Iterator[None]:
 
 
 async def until(fact: Callable[[], object]) -> None:
-    """Wait for a fact that the broker brings about by itself."""
+    """Wait until a condition holds that depends on the broker in this process."""
     async with asyncio.timeout(HUNG_SECONDS):
         while not fact():  # noqa: ASYNC110  # facts of the engine have no event to wait for
             await asyncio.sleep(0.02)

@@ -62,7 +62,7 @@ def message(event: DomainEvent, *, session: str = "o1", **fields: Any) -> Messag
 
 @dataclass
 class World:
-    """A consumer in memory, with its store, its subscription and its parked store."""
+    """A consumer in memory with its container, its subscription and its parked store. `records` has all that it reported."""
 
     consumer: Consumer
     container: MemoryContainer = field(default_factory=lambda: MemoryContainer(ranges=1))
@@ -81,7 +81,7 @@ class World:
         self.keys = ParkedKeys(self.parked, self.handling.release, scope=self.handling.scope)
 
     async def run(self, until: Callable[[], bool] | None = None, *, seconds: float = 600) -> None:
-        """Run the consumer until no message waits, or until a fact holds, but no longer than this virtual time."""
+        """Run the consumer until no message waits, or until the condition `until` holds. Fail after so many seconds of virtual time."""
         processor = SessionProcessor(
             self.subscription,
             self.handling,
@@ -106,7 +106,7 @@ class World:
 
 
 async def ran(consumer: Consumer, *messages: Message, **parts: Any) -> World:
-    """Return the world after its consumer has received and processed these messages."""
+    """Deliver messages to a consumer in memory, run it until no message waits, and return its world."""
     world = World(consumer, **parts)
     for one in messages:
         world.subscription.deliver(one)

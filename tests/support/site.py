@@ -1,4 +1,4 @@
-"""A site: both emulators in this process, and workers in processes of their own."""
+"""Site: both emulators in this process, and workers and consumers in processes of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.patience import HUNG_SECONDS
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A worker in a process of its own, and the lines that it has logged."""
+    """A worker process or consumer process, and the lines that it has logged."""
 
     process: Process
     following: asyncio.Task[None] = field(init=False)
@@ -85,7 +85,7 @@ class Site:
     async def commit(
         self, *, tracer_provider: TracerProvider | None = None, contact_id: str | None = None
     ) -> str:
-        """Create a contact; return the id of its event."""
+        """Create a contact and return the id of its event."""
         outbox = Outbox(self.store, tracer_provider=tracer_provider)
         async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
             contact = Contact(
@@ -95,7 +95,7 @@ class Site:
         return created.commit.events[0].id
 
     async def send(self, *orders: tuple[str, int]) -> None:
-        """Send an OrderPaid for each order and total; the message id is `<order>-<total>`."""
+        """Send a message OrderPaid to the topic for each order and total. Its message id is `<order>-<total>`."""
         bus = ServiceBusClient.from_connection_string(self.bus.connection_string)
         async with bus, bus.get_topic_sender("events") as sender:
             for order, total in orders:
@@ -107,7 +107,7 @@ class Site:
                 await sender.send_messages(message)
 
     async def invoices(self) -> list[tuple[str, int]]:
-        """Return order and total of every invoice."""
+        """Return the order id and the total of every invoice that is stored."""
         container = self.client.get_database_client("contacts").get_container_client("data")
         return [
             (item["data"]["orderId"], item["data"]["total"])
@@ -116,11 +116,11 @@ class Site:
         ]
 
     async def start_worker(self, **variables: str | None) -> WorkerProcess:
-        """Start a worker. A variable that is None is removed from its environment."""
+        """Start a worker process. Variables with the value None are removed from its environment."""
         return await self.start("-m", "cosmos_outbox_worker", "worker", **variables)
 
     async def start_consumer(self, name: str, **variables: str | None) -> WorkerProcess:
-        """Start a consumer of `tests.service.invoices`. A variable that is None is removed from its environment."""
+        """Start a process of a consumer in `tests.service.invoices`. Variables with the value None are removed from its environment."""
         asked = {
             "OUTBOX_SUBSCRIPTION": "all",
             "OUTBOX_PARKED_CONTAINER": "parked",
@@ -161,7 +161,7 @@ async def opened_site(*, partitions: int = 1) -> AsyncIterator[Site]:
     ):
         await provision(cosmos.connection_string)
         container = client.get_database_client("contacts").get_container_client("data")
-        # Workers end before the servers that they talk to.
+        # This block is inside the one with the emulators, so that the processes end before the emulators stop.
         async with AsyncExitStack() as workers:
             yield Site(
                 cosmos=cosmos,
@@ -185,13 +185,13 @@ async def opened_site(*, partitions: int = 1) -> AsyncIterator[Site]:
 
 
 async def fetched(url: str) -> tuple[int, str]:
-    """Return status and body of a URL."""
+    """Send a GET request to a URL. Return the status and the body of the answer."""
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return response.status, await response.text()
 
 
 async def eventually(url: str, fact: Callable[[int, str], bool], *, within: float = HUNG_SECONDS) -> str:
-    """Return the body of a URL as soon as a fact holds of its status and body."""
+    """Request a URL again and again until a condition holds for the status and the body of the answer. Return this body."""
     status, body = 0, ""
     try:
         async with asyncio.timeout(within):

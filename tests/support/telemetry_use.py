@@ -1,4 +1,4 @@
-"""Uses each instrument of the programs once."""
+"""Make a worker's or a consumer's telemetry measure something with each instrument, for tests of the exported metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no
 
 
 def examples(kind: type[records.Record]) -> list[records.Record]:
-    """Return a record of a kind for each of its outcomes, with something in every field."""
+    """Return one record of a kind for each of its possible outcomes, with a value in every field."""
     values = {one.name: _EXAMPLES.get(str(one.type).partition(" | ")[0]) for one in fields(kind)}
     if "outcome" not in values:
         return [kind(**values)]
@@ -39,7 +39,7 @@ RECORDS = tuple(record for kind in records.KINDS for record in examples(kind))
 
 
 def used(telemetry: Telemetry) -> None:
-    """Have every instrument measure something."""
+    """Make every instrument of a worker measure something."""
     lag = LeaseLag(lease=status().lease, token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
     vitals = WorkerVitals(
         worker_settings(stalled_seconds=86_400), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)

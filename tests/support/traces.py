@@ -1,7 +1,8 @@
 """
-Traces: the actions of a run, line by line, and TLC's verdict whether the model allows them (`models/Trace*.tla`).
+Check with TLC whether the recorded actions of test runs are behaviours that the TLA+ models allow (`models/Trace*.tla`).
 
-A line is one action: its `actor`, its `action`, and values. TLC reads many traces at once, as a module of TLA+ that is written for it.
+A trace is the list of actions of one run. Each line of a trace has the `actor`, the `action`, and values. To check many traces at once,
+they are written into a TLA+ module that TLC reads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ TLC = find_tlc()
 needs_tlc = pytest.mark.skipif(TLC is None, reason="needs Java, and the jar that TLA2TOOLS names")
 
 _AT_ONCE, _SHOWN = 2, 8
-_MOST_LINES = 4000  # lines that one run of TLC gets; each run takes a second to start
+_MOST_LINES = (
+    4000  # about so many lines are checked in one run of TLC, because each run takes a second to start
+)
 _REACHED = re.compile(r'<<"reached", (\d+), (\d+), (TRUE|FALSE)>>')
 Lines = Sequence[Mapping[str, Any]]
 
@@ -33,9 +36,9 @@ Lines = Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """
-    The actions of one run, and the module of TLA+ that has to accept them.
+    The actions of one run, and the name of the TLA+ module that has to accept them.
 
-    failure: how the run itself ended; None if it ended well.
+    failure: the error with which the run ended, or None if it ended without one.
     """
 
     name: str
@@ -46,14 +49,14 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Why a trace was refused, with the last lines of it; None if it was not."""
+    """The result for a trace. `refused` says why the model does not allow the trace, with its last lines. It is None if it does."""
 
     trace: Trace
     refused: str | None
 
 
 def check(traces: Sequence[Trace], tlc: Tlc) -> list[Verdict]:
-    """Ask TLC whether traces of one module are behaviours of its model."""
+    """Run TLC on traces of one module, and return for each trace whether the model allows it."""
     with tempfile.TemporaryDirectory() as folder:
         for file in FOLDER.glob("*.*"):
             Path(folder, file.name).symlink_to(file)
@@ -75,7 +78,7 @@ def check(traces: Sequence[Trace], tlc: Tlc) -> list[Verdict]:
 
 
 def check_all(traces: Iterable[Trace], tlc: Tlc) -> bool:
-    """Check traces in batches, and print each batch and each refusal. Return whether every trace was accepted."""
+    """Check traces in batches. Print each batch and each trace that the model does not allow. Return whether it allows all traces."""
     began, done, lines, refused = time.monotonic(), 0, 0, 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         running = [pool.submit(check, batch, tlc) for batch in _batches(traces)]
@@ -103,7 +106,7 @@ def _batches(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
 
 
 def _why(trace: Trace, reached: int, is_broken: bool, output: str) -> str | None:
-    """Return why TLC refused a trace that it followed up to this line; None if it accepted the trace."""
+    """Return why the model does not allow a trace of which TLC reached this line. Return None if it allows the whole trace."""
     if not reached:
         return output[-3000:]
     if is_broken:
@@ -115,7 +118,7 @@ def _why(trace: Trace, reached: int, is_broken: bool, output: str) -> str | None
 
 
 def _written(value: Any, between: str = ", ") -> str:
-    """Return a value as TLA+ writes it."""
+    """Return a value in the syntax of TLA+."""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, Mapping):

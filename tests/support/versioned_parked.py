@@ -1,4 +1,4 @@
-"""A parked store that keeps all its versions, behind links that are slow, read older versions, or fail."""
+"""A parked store for simulations: programs reach it over links that are slow, return older versions to reads, or lose requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cosmos_outbox.stored_documents import Document
 
 
 class StoreFault(StrEnum):
-    """What goes wrong with one write to the parked store."""
+    """A fault of one write to the parked store."""
 
     LOST = "lost"
     ACK_LOST = "ack-lost"
@@ -25,7 +25,13 @@ class StoreFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One program's link to the parked store: how slow it is, how far its reads lag, and which requests fail."""
+    """
+    The link of one program to the parked store.
+
+    seconds: how long each request and each answer takes.
+    behind: how many seconds ago the version was current that reads return.
+    faults: the faults of successive writes.
+    """
 
     seconds: float = 0.0
     behind: float = 0.0
@@ -33,7 +39,7 @@ class Link:
 
 
 class Service:
-    """The parked store with all its versions: a read gets an older one, a write the newest."""
+    """The parked store with all its earlier versions. Reads may get an earlier version. Writes always change the newest one."""
 
     def __init__(self) -> None:
         self.newest = MemoryParked(now=lambda: asyncio.get_running_loop().time())
@@ -47,8 +53,10 @@ class Service:
 
 class Session(MemoryParked):
     """
-    The ParkedStore of one program. Its point reads see its own writes, and the documents that refused them; a list of a key is not older than
-    what was read of that key.
+    The ParkedStore of one program, with session consistency.
+
+    Point reads see the program's own writes, and the documents because of which a write was refused. A list of a partition key is not older
+    than the last point read of this key.
     """
 
     def __init__(self, service: Service, link: Link) -> None:
@@ -84,7 +92,7 @@ class Session(MemoryParked):
         return await super().keys(processor=processor, container=container)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        # In a task of its own, because a caller that is killed cannot take its request back.
+        # Send the request in a task of its own, because a request that was sent takes effect even if its caller is killed.
         sending = asyncio.ensure_future(self._commit(partition_key, writes))
         sending.add_done_callback(_forget_outcome)
         return await asyncio.shield(sending)

@@ -1,4 +1,4 @@
-"""Settings of a worker and of a consumer that reach no service, for tests of what they report about themselves."""
+"""Make valid settings of a worker or a consumer whose addresses lead nowhere, for tests of what they report about themselves."""
 
 from __future__ import annotations
 
