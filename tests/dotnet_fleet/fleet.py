@@ -1,7 +1,7 @@
 """
-Processors of the SDK for .NET and workers of ours on one container, as processes of their own; facts to wait for; and an audit.
+Run .NET change feed processors and workers of this library on one container, wait until they share it, and check the messages.
 
-The program in the folder beside this does what Microsoft's sample does: it commits contacts with their events, and its worker
+The .NET program in the folder `program` does what Microsoft's sample does: its service commits contacts with their events, and its worker
 sends each event to the topic.
 """
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 BUILD_SECONDS = 600
 RANGES = 8
 PROCESSOR = "outbox"
-EXPIRATION_SECONDS = 5  # of both; the other intervals are in .NET's proportions
+EXPIRATION_SECONDS = 5  # for both kinds of workers; the other intervals are scaled down from .NET's defaults
 _INTERVALS = {
     "EXPIRATION": f"{EXPIRATION_SECONDS}",
     "ACQUIRE": f"{EXPIRATION_SECONDS * 13 / 60:.3f}",
@@ -44,8 +44,8 @@ _INTERVALS = {
 }
 _WATCH_SECONDS = 0.1
 _RECEIVERS = 8
-NAME = "cosmos.example"  # of this machine, which both are told in place of a DNS
-# Becomes another program, which dies with the test as every child does.
+NAME = "cosmos.example"  # a host name that both programs resolve to this machine, without a DNS
+# `Children` starts only Python programs. This one replaces itself with the .NET program, which then dies with the test, too.
 _BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 _NAMED = f"""
@@ -58,7 +58,7 @@ main()
 
 
 def built(folder: Path) -> Path:
-    """Build the program in a folder of its own; return its library; skip where it cannot be."""
+    """Build the .NET program in a copy of its folder, and return its DLL. Skip the test if .NET or its packages are missing."""
     if shutil.which("dotnet") is None:
         pytest.skip("NOT TESTED: dotnet is not on this machine")
     sources = shutil.copytree(Path(__file__).parent / "program", folder / "program")
@@ -83,7 +83,7 @@ def _dotnet(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulators:
-    """One pair in a process of its own, the program, and what runs."""
+    """The running emulators, and what a fleet needs to use them: the .NET program, the child processes, and clients."""
 
     program: Path
     children: Children
@@ -98,7 +98,7 @@ class Emulators:
 
 @asynccontextmanager
 async def emulators(program: Path, folder: Path, topics: dict[str, bool]) -> AsyncIterator[Emulators]:
-    """Start emulators with topics; of each, whether it detects duplicates."""
+    """Start both emulators in a process. `topics` has the names of the topics, and whether each detects duplicates."""
     subscription = {"name": "all", "requires_session": True, "lock_s": 60}
     configured = [
         {"name": name, "dedup_window_s": 600 if detects else None, "subscriptions": [subscription]}
@@ -122,15 +122,15 @@ async def emulators(program: Path, folder: Path, topics: dict[str, bool]) -> Asy
 
 class Fleet:
     """
-    Both kinds of workers on one container and one topic.
+    A fleet of .NET workers and workers of this library, on one container and one topic.
 
     Args:
-        emulators: where they are.
-        name: of the database, and of the topic.
-        host: under which both reach Cosmos DB.
+        emulators: the running emulators.
+        name: the name of the database, which is also the name of the topic.
+        host: the host name under which all workers reach Cosmos DB.
 
     Attributes:
-        patience: how many seconds a fact may take.
+        patience: how many seconds `until` waits for a condition.
     """
 
     def __init__(self, emulators: Emulators, name: str, *, host: str = "127.0.0.1") -> None:
@@ -150,7 +150,7 @@ class Fleet:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a worker of ours, or a command, is told."""
+        """The environment variables of a worker or a command of this library."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
         return clean | {
             "NO_PROXY": f"127.0.0.1,localhost,{NAME}",
@@ -177,7 +177,7 @@ class Fleet:
             "PROCESSOR": PROCESSOR,
             "SERVICEBUS": self._emulators.announced["servicebus"],
             "NO_PROXY": f"127.0.0.1,localhost,{NAME}",
-            "DOTNET_TieredPGO": "0",  # it lives for seconds: to measure what is hot costs more than that saves
+            "DOTNET_TieredPGO": "0",  # profiling would cost more than it saves, because the process runs for seconds only
         }
         command = ("-c", _BECOME, "dotnet", str(self._emulators.program), *arguments)
         return await self._emulators.children.start(
@@ -185,11 +185,11 @@ class Fleet:
         )
 
     async def dotnet(self, name: str, **variables: str) -> Child:
-        """Start a worker of .NET."""
+        """Start a .NET worker."""
         return await self._dotnet(name, "work", name, **variables)
 
     async def asked(self, *arguments: str, **variables: str) -> str:
-        """Return the last line that .NET's program prints, which ends by itself; or its error."""
+        """Run a command of the .NET program until it ends. Return the last line that it prints, or all its output if it fails."""
         child = await self._dotnet("-".join(("asked", arguments[0])), *arguments, **variables)
         child.ending = True
         await child.wait()
@@ -197,7 +197,7 @@ class Fleet:
         return lines[-1] if child.exit_code == 0 else child.log.read_text()
 
     async def estimated(self, **variables: str) -> dict[str, tuple[str | None, int]]:
-        """Return the owner and the lag of each lease, as .NET's estimator says them."""
+        """Return the owner and the lag of each lease, as the estimator of the .NET SDK reports them."""
         found = json.loads(await self.asked("estimate", **variables))
         return {
             token: (one["InstanceName"] or None, one["EstimatedLag"]) for token, one in sorted(found.items())
@@ -205,7 +205,7 @@ class Fleet:
 
     @asynccontextmanager
     async def written(self, *, contacts: int, a_second: int) -> AsyncIterator[None]:
-        """Have .NET's service commit as long as the block lasts."""
+        """Let the .NET service commit while the `async with` block runs."""
         number = len(self._writers)
         given = (str(contacts), str(number * 1000), str(a_second))
         self._writers.append(await self._dotnet(f"service-{number}", "commit", *given))
@@ -213,12 +213,12 @@ class Fleet:
         await self.stop(self._writers[-1])
 
     async def write(self, commits: int, *, contacts: int = 10) -> None:
-        """Have .NET's service make at least so many commits."""
+        """Let the .NET service make at least so many commits."""
         async with self.written(contacts=contacts, a_second=100):
             await self.until_committed(commits)
 
     def committed(self) -> dict[str, list[str]]:
-        """Return the ids of the events of each key, as .NET's service was answered."""
+        """Return the ids of the events that the .NET service committed, by partition key and in order, according to its log."""
         found: dict[str, list[str]] = defaultdict(list)
         for writer in self._writers:
             for line in writer.log.read_text().splitlines():
@@ -233,17 +233,17 @@ class Fleet:
             lambda: sum(map(len, self.committed().values())) >= wanted, lambda: f"{wanted} commits"
         )
 
-    # Ours
+    # Workers and commands of this library
 
     async def ours(self, name: str, *, mistake: str | None = None, **variables: str) -> Child:
-        """Start a worker of ours."""
+        """Start a worker of this library. With `mistake`, start one that makes this mistake in its leases."""
         planted = ("-m", "tests.dotnet_fleet.planted_worker", mistake)
         command = planted if mistake else ("-c", _NAMED)
         env = self.environment | {"OUTBOX_INSTANCE_NAME": name} | variables
         return await self._emulators.children.start(f"{self._name}-{name}", (*command, "worker"), env=env)
 
     async def command(self, *arguments: str) -> Any:
-        """Return what a command of ours says with --json."""
+        """Run a command of this library with --json, and return its output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "cosmos_outbox_worker", *arguments, "--json"),
             env=self.environment,
@@ -253,14 +253,14 @@ class Fleet:
         return json.loads(output)
 
     async def stop(self, child: Child) -> None:
-        """Send SIGTERM, wait until it has ended in order, and see that it kept no lease."""
+        """Stop a worker with SIGTERM. Require that it ends with exit code 0 and has released all its leases."""
         child.signal(signal.SIGTERM)
         await child.wait()
         assert 0 == child.exit_code, f"{child.name}: {child.state}\n{child.tail()}"
         kept = (await self.owners())[child.name.removeprefix(f"{self._name}-")]
         assert 0 == kept, f"{child.name} ended in order and kept {kept} leases"
 
-    # Facts
+    # Conditions to wait for
 
     async def leases(self) -> list[dict[str, Any]]:
         container = self._database.get_container_client("leases")
@@ -275,7 +275,7 @@ class Fleet:
         return Counter(lease.get("Owner") for lease in await self.leases())
 
     async def shared(self, *names: str, ranges: int = RANGES) -> None:
-        """Wait until these own all leases, none of them more than one above another."""
+        """Wait until these workers own all leases, and the numbers of their leases differ by one at most."""
         seen: Counter[str | None] = Counter()
 
         async def fact() -> bool:
@@ -287,7 +287,7 @@ class Fleet:
         await self.until(fact, lambda: f"{', '.join(names)} share {ranges} leases: {dict(seen)}")
 
     async def gone(self, name: str) -> None:
-        """Wait until one owns nothing any more."""
+        """Wait until a worker owns no lease any more."""
 
         async def fact() -> bool:
             return name not in await self.owners()
@@ -295,7 +295,7 @@ class Fleet:
         await self.until(fact, lambda: f"{name} owns no lease")
 
     async def split(self, owner: str) -> None:
-        """Split a range whose lease one owns, and wait until its children's leases took its place."""
+        """Split a range whose lease a worker owns. Wait until the leases of the children have replaced this lease."""
         token = next(lease["LeaseToken"] for lease in await self.leases() if lease["Owner"] == owner)
         of = {"database": self._name, "container": "data", "range": token}
         children = (await self._emulators.told("POST", "/cosmos/split", **of))["children"]
@@ -308,10 +308,10 @@ class Fleet:
 
     async def until(self, fact: Callable[[], bool | Awaitable[bool]], says: Callable[[], str]) -> None:
         """
-        Wait for a fact.
+        Wait until a condition holds.
 
         Raises:
-            AssertionError: it is none within the fleet's patience.
+            AssertionError: the condition did not hold within `patience` seconds. The error contains what `says` returns.
         """
         try:
             async with asyncio.timeout(self.patience):
@@ -325,12 +325,12 @@ class Fleet:
             raise AssertionError(f"not within {self.patience:g} s: {says()}") from None
 
     async def statistics(self) -> dict[str, int]:
-        """Return what the topic counted, such as `published` and `duplicates`."""
+        """Return the counters of the topic, such as `published` and `duplicates`."""
         found = await self._emulators.told("GET", "/servicebus/stats")
         return dict(found["topics"][self._name])
 
     async def sent(self, events: int) -> None:
-        """Wait until so many messages are on the topic, duplicates not among them."""
+        """Wait until the topic has accepted so many messages. Duplicates that it dropped do not count."""
         seen = 0
 
         async def fact() -> bool:
@@ -342,7 +342,11 @@ class Fleet:
         await self.until(fact, lambda: f"{events} events are on the topic: {seen}")
 
     async def received(self, *keys: str) -> list[ServiceBusReceivedMessage]:
-        """Take the messages of these keys, or of all that .NET's service wrote, from the topic, in the order of each."""
+        """
+        Receive and delete the messages of some partition keys, by default of all keys that the .NET service wrote.
+
+        The messages of each key are in order.
+        """
         found: list[ServiceBusReceivedMessage] = []
         left = iter(keys or self.committed())
         async with ServiceBusClient.from_connection_string(self._emulators.announced["servicebus"]) as client:
@@ -366,10 +370,10 @@ class Fleet:
 
     async def audit(self) -> Counter[str]:
         """
-        Compare the topic with what was committed; return how many events each kind of worker sent first.
+        Compare the messages in the topic with the committed events. Return how many of the messages each kind of worker sent.
 
         Raises:
-            AssertionError: an event is missing, is there twice, or stands before an earlier one of its key.
+            AssertionError: an event is missing or is there twice, or the events of a key are not in order.
         """
         committed = self.committed()
         await self.sent(sum(map(len, committed.values())))
@@ -377,7 +381,7 @@ class Fleet:
         found: dict[str, list[str]] = defaultdict(list)
         for message in await self.received():
             found[str(message.session_id)].append(str(message.message_id))
-            # The sample names the session as the partition key too, which is all that differs.
+            # The sample also sets the partition key of a message. This is the only difference, so it shows who sent the message.
             senders["ours" if message.partition_key is None else ".NET"] += 1
         assert committed == dict(found), "an event is missing, copied or out of order"
         return senders

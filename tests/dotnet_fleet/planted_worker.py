@@ -1,7 +1,7 @@
 """
-Our worker with a mistake in the leases that it writes: `python -m tests.dotnet_fleet.planted_worker MISTAKE`.
+A worker of this library that makes a mistake in the leases it writes: `python -m tests.dotnet_fleet.planted_worker MISTAKE`.
 
-It reads what it wrote itself, so that by itself, and among workers with the same mistake, nothing is wrong.
+It can read such leases itself. So nothing is wrong among workers with the same mistake, and only a .NET worker shows the mistake.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def decoded(document: Document) -> Document:
     return document if readable else document | {"ContinuationToken": base64.b64decode(token).decode()}
 
 
-# What is done to a lease that is written, and to one that is read
+# For each mistake: the function that changes a lease before it is written, and the one that changes it back when it is read.
 MISTAKES = {"owner": (misspelled, spelled), "continuation": (encoded, decoded)}
 
 
 async def keep(self: owned_lease.OwnedLease) -> None:
-    """Save what is done as at a release, and stay the owner."""
+    """Replace `OwnedLease.release`: save the position, but remain the owner of the lease."""
     await self._write(continuation=self.continuation)
 
 
 def plant(mistake: str) -> None:
-    """Make the mistake in this process."""
+    """Patch the library in this process so that it makes the mistake."""
     if mistake == "elsewhere":
         client.global_host = lambda *_, **__: "elsewhere"
         return

@@ -1,5 +1,7 @@
 """
-.NET's change feed processor and our workers in one fleet, and its service beside one in Python: `make test-dotnet`.
+Tests of .NET change feed processors and workers of this library in one fleet, and of services in .NET and Python on one container.
+
+Run them with `make test-dotnet`.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ if not os.environ.get("OUTBOX_TEST_DOTNET"):
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
-SOON = 15.0  # what waits for a mistake waits no longer
-COPIES = "copies"  # the topic that keeps them
+SOON = 15.0  # how many seconds a test waits for a condition that a planted mistake prevents
+COPIES = "copies"  # the topic without duplicate detection
 PAGE = ROOT / "docs/how-to/migrate-from-dotnet.md"
 HOSTS = {"named-1": "localhost", "named-2": "127.0.0.1", "named-3": NAME}
-# What an audit says where our leases have a mistake
+# For each planted mistake, the error that the audit has to report.
 FOUND = {
-    "owner": f"net, own share {RANGES} leases: (?!.*'own')",  # .NET sees no owner, and takes each again
+    "owner": f"net, own share {RANGES} leases: (?!.*'own')",  # .NET sees no owner, so it takes each lease again
     "continuation": "events are on the topic",
-    "elsewhere": f"net, own share {RANGES} leases: (?=.*'net': {RANGES}).*'own'",  # all events for each
-    "kept": "ended in order and kept",  # .NET waits until they expire
+    "elsewhere": f"net, own share {RANGES} leases: (?=.*'net': {RANGES}).*'own'",  # both send all events
+    "kept": "ended in order and kept",  # .NET has to wait until the leases expire
 }
 TOPICS = {name: name != COPIES for name in ("fleet", *FOUND, *HOSTS, COPIES, "service", "page")}
 
@@ -59,7 +61,7 @@ async def place(program: Path, tmp_path: Path) -> AsyncIterator[Emulators]:
         yield place
 
 
-async def test_both_in_one_fleet_lose_double_and_reorder_nothing(
+async def test_a_mixed_fleet_sends_every_event_once_and_in_order(
     place: Emulators, capsys: pytest.CaptureFixture[str]
 ):
     fleet = await Fleet(place, "fleet").create()
@@ -113,7 +115,7 @@ async def test_both_in_one_fleet_lose_double_and_reorder_nothing(
     assert {"ours", ".NET"} == senders.keys()
 
 
-async def test_each_mistake_in_our_leases_is_found(place: Emulators):
+async def test_each_planted_mistake_in_the_leases_is_found(place: Emulators):
     said = await asyncio.gather(*(audited(place, mistake) for mistake in FOUND))
 
     assert [] == [
@@ -124,7 +126,9 @@ async def test_each_mistake_in_our_leases_is_found(place: Emulators):
 
 
 async def audited(place: Emulators, mistake: str) -> str:
-    """Return what was found wrong with a worker of .NET and one of ours, which is killed."""
+    """
+    Run a .NET worker and a worker of this library with a planted mistake, and kill or stop the latter. Return the error that was found.
+    """
     fleet = await Fleet(place, mistake).create()
     await fleet.dotnet("net")
     await fleet.shared("net")
@@ -149,7 +153,7 @@ async def audited(place: Emulators, mistake: str) -> str:
     return "nothing"
 
 
-async def test_the_leases_of_both_are_the_same_documents_whatever_the_emulator_is_called(place: Emulators):
+async def test_dotnet_and_python_workers_create_the_same_leases(place: Emulators):
     await asyncio.gather(*(found_by_both(place, name, host) for name, host in HOSTS.items()))
 
 
@@ -167,7 +171,7 @@ async def found_by_both(place: Emulators, name: str, host: str) -> None:
     assert all(lease.startswith(f"outbox{host}_") for lease in ours)
 
 
-async def test_a_consumer_sees_no_difference_between_the_messages_of_both(place: Emulators):
+async def test_messages_of_dotnet_and_python_workers_are_the_same_to_consumers(place: Emulators):
     fleet = await Fleet(place, COPIES).create()
     await fleet.write(30)
     events = sum(map(len, fleet.committed().values()))
@@ -185,7 +189,7 @@ async def test_a_consumer_sees_no_difference_between_the_messages_of_both(place:
 
 
 def as_consumed(message: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """Return all that a consumer sees, except when it came."""
+    """Return the parts of a message that a consumer sees, except the time of its arrival."""
     names = (
         *("session_id", "subject", "content_type", "application_properties", "time_to_live"),
         *("correlation_id", "to", "reply_to", "reply_to_session_id"),
@@ -196,14 +200,14 @@ def as_consumed(message: ServiceBusReceivedMessage) -> dict[str, Any]:
 
 
 def with_moments(fields: dict[str, Any]) -> dict[str, Any]:
-    # The sample parses times, and writes them anew.
+    # Compare times as datetimes, because the sample parses them and formats them again.
     return {
         name: datetime.fromisoformat(value) if name.endswith("At") else value
         for name, value in fields.items()
     }
 
 
-async def test_services_in_dotnet_and_in_python_live_on_one_container(place: Emulators):
+async def test_services_in_dotnet_and_python_can_share_a_container(place: Emulators):
     fleet = await Fleet(place, "service").create()
     outbox = Outbox(CosmosStore(fleet.data))
     moved, gone = str(uuid.uuid4()), str(uuid.uuid4())
@@ -220,14 +224,14 @@ async def test_services_in_dotnet_and_in_python_live_on_one_container(place: Emu
         contact.rename(Name(first_name="Augusta", last_name="King"))
         await uow.commit()
 
-    # .NET cannot overwrite what it has not read, and reads what Python wrote
+    # The .NET service cannot overwrite a version that it has not read. It can read what Python wrote.
     assert "was answered 412" in await fleet.asked("contact", "rename-as-read", moved, created["Etag"])
     renamed = await dotnet("rename", moved, "Ada")
     assert {"Type": "contact", "Ttl": -1, "FirstName": "Ada", "LastName": "King", "City": "London"} == {
         name: renamed[name] for name in ("Type", "Ttl", "FirstName", "LastName", "City")
     }
 
-    # nor can Python
+    # Python cannot overwrite a version that it has not read, either.
     async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
         contact = await uow.contacts.read(moved)
         await dotnet("rename", moved, "Countess")
@@ -235,7 +239,7 @@ async def test_services_in_dotnet_and_in_python_live_on_one_container(place: Emu
         with pytest.raises(PreconditionFailed):
             await uow.commit()
 
-    # A deletion is one for both
+    # A contact that one of them deleted is deleted for the other, too.
     async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
         (await uow.contacts.read(moved)).delete()
         await uow.commit()
@@ -246,7 +250,7 @@ async def test_services_in_dotnet_and_in_python_live_on_one_container(place: Emu
         with pytest.raises(NotFound):
             await uow.contacts.read(gone)
 
-    # and the events of both are sent, each in its place
+    # The worker sends the events of both services, in the order of their commits.
     await fleet.ours("own")
     await fleet.sent(7)
     sent: dict[str, list[str]] = {moved: [], gone: []}
@@ -257,7 +261,7 @@ async def test_services_in_dotnet_and_in_python_live_on_one_container(place: Emu
     assert {moved: ["Created", *["NameUpdated"] * 3, "Deleted"], gone: ["Created", "Deleted"]} == sent
 
 
-async def test_the_page_is_followed_beside_a_worker_of_dotnet_and_back(place: Emulators, tmp_path: Path):
+async def test_the_migration_page_works_beside_a_dotnet_worker(place: Emulators, tmp_path: Path):
     fleet = await Fleet(place, "page").create()
     theirs = await fleet.dotnet("net-1")
     await fleet.shared("net-1")
@@ -268,7 +272,7 @@ async def test_the_page_is_followed_beside_a_worker_of_dotnet_and_back(place: Em
         async def works(beside: bool) -> bool:
             return following.done() or ("ours" in await fleet.owners()) is beside
 
-        # Beside it, undone, beside it again; then the page waits until .NET's is off
+        # The page starts a worker beside the .NET worker, stops it, and starts it again. Then it waits until the .NET worker is off.
         for beside in (True, False, True):
             await fleet.until(partial(works, beside), lambda: "our worker starts, ends, and starts again")
         await fleet.stop(theirs)

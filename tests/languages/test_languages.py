@@ -1,11 +1,13 @@
 """
-The SDKs of other languages on the emulators, with TLS: `make test-languages`.
+Run programs with the Azure SDKs for JavaScript, Go, Java and .NET against the emulators, over TLS: `make test-languages`.
 
-A program for each commits a batch, has one refused, reads the change feed, replaces the throughput of a container, resumes an order on
-its second page, reads by a hierarchical key; sends and receives by session, takes a deferred message by its number, administers a queue,
-sends with a signature that names the bare host, is refused with an expired one, and reads messages that the library's publisher encoded.
-That for .NET compares what it finds itself, step by step. A language that is not on this machine, or whose package registry does not
-answer, is skipped with the reason.
+With Cosmos DB, each program commits a batch and has another one refused, reads the change feed, replaces the throughput of a container,
+resumes an ordered query on its second page, and reads by a hierarchical partition key. With Service Bus, it sends and receives by session,
+receives a deferred message by its sequence number, administers a queue, sends with a signature for the bare host name, is refused with an
+expired signature, and reads messages that the library's publisher encoded.
+
+The programs for JavaScript, Go and Java print what they find, and the test compares it. The program for .NET compares it itself, step by
+step. If a language is not installed on this machine, or its package registry does not answer, its test is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900
 
-# Where an order is resumed: over several ranges (was it resumed, and all numbers), by a filter that names the partition key, by the key
+# What each kind of ordered query returns when it is resumed on its second page: a query over several ranges (whether it was resumed, and
+# all numbers), a query whose filter names the partition key, and a query with a partition key.
 PAGES = {
     "across": [True, *range(10)],
     "filter": [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
@@ -50,7 +53,7 @@ PAGES = {
 }
 QUERIES = {"js": PAGES.keys(), "go": ("filter", "key"), "java": PAGES.keys()}
 
-# What each calls the types of a text and of an integer
+# The names that each language has for the type of a string and of an integer.
 TYPES = {
     "js": ("string", "number"),
     "go": ("string", "int32"),
@@ -58,10 +61,10 @@ TYPES = {
     "dotnet": ("String", "Int32"),
 }
 
-# All of them, so that none is left out by mistake
+# The number of steps of the .NET program. The test compares it, so that no step is left out by mistake.
 DOTNET_STEPS = 157
 
-# What an emulator does otherwise than Azure, and a topic of the program for .NET with a step that has to notice
+# Deviations from Azure that an emulator can be started with. For each: the topic and the step of the .NET program that has to fail then.
 NOTICED = [
     ("304-without-etag", "feed", "from now, nothing"),
     ("feed-skips", "feed", "from the beginning, all"),
@@ -84,7 +87,7 @@ NOTICED = [
 @contextmanager
 def started(*options: str) -> Iterator[dict[str, str]]:
     """
-    Both emulators, as environment variables; ports 8081 and 5671 may be taken, so they are free ones.
+    Start both emulators on free ports. Yield environment variables with their addresses, for the programs.
     """
     command = [sys.executable, "-m", "cosmos_outbox_emulators", "--json", "--tls", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own code
@@ -108,7 +111,7 @@ def started(*options: str) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def emulators() -> Iterator[dict[str, str]]:
-    """One pair for all languages."""
+    """The environment variables for a pair of emulators that all languages share."""
     with started() as variables:
         yield variables
 
@@ -119,7 +122,7 @@ def fields(connection_string: str) -> dict[str, str]:
 
 def signed(servicebus: Mapping[str, str], *, expires: int) -> str:
     """
-    Return a connection string whose signature names the bare host, as the tests of the SDK for Go sign it.
+    Return a connection string with a shared access signature for the bare host name, as the tests of the Go SDK make it.
     """
     host = quote_plus(servicebus["Endpoint"].removeprefix("sb://"))
     digest = hmac.digest(
@@ -132,7 +135,7 @@ def signed(servicebus: Mapping[str, str], *, expires: int) -> str:
 
 def sources(language: str, folder: Path, *programs: str) -> Path:
     """
-    Return a copy of the program's folder, since installers write beside it; skip where a command is missing.
+    Copy the folder of a language's program, because installers write files into it. Return the copy. Skip the test if a command is missing.
     """
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
@@ -177,7 +180,7 @@ def expected(language: str) -> dict[str, object]:
         "received": [f"{language}: {language} {number}" for number in (1, 2)],
         "ours": [as_read(message, *TYPES[language]) for message in ours(language)],
         "deferred": "later",
-        # The lock and the messages of a new queue, whether a subscription has sessions, whether the queue outlives its deletion
+        # the lock duration and message count of a new queue, whether a subscription has sessions, whether the deleted queue still exists
         "administered": ["PT30S", 0, True, False],
         "signed": "signed",
         "expired": "ExpiredToken: The token is expired. Expiration time: 'Wed, 01 Jan 2020 00:00:00 GMT'",
@@ -186,9 +189,9 @@ def expected(language: str) -> dict[str, object]:
 
 def ours(language: str) -> list[OutboundMessage]:
     """
-    Return messages with the short and the long forms of texts, integers and bodies.
+    Return messages whose strings, integers and bodies need the short and the long encodings of AMQP.
 
-    The SDK encodes the first message of a batch: that one is like the second.
+    The SDK encodes the first message of a batch, and the library the others. So the first message has the same contents as the second.
     """
     session = f"{language}-ours"
     name = "Zo\u00eb \u20ac \U0001f600"
@@ -243,7 +246,7 @@ def as_read(message: OutboundMessage, text: str, integer: str) -> dict[str, obje
 
 
 def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send the library's messages, and check that its own encoder wrote all but the first."""
+    """Publish the messages of `ours`. Require that the library's own encoder encoded all of them except the first."""
     told: list[Record] = []
     appended: list[bool] = []
     append = encoding.append
@@ -254,7 +257,8 @@ def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.Mon
 
     async def send() -> None:
         async with (
-            # This SDK takes another port than 5671 from here only, and then means WebSockets unless it is told.
+            # With this SDK, only `custom_endpoint_address` can name another port than 5671. The SDK then uses WebSockets by default, so
+            # the transport is set, too.
             ServiceBusClient.from_connection_string(
                 emulators["SERVICEBUS_CONNECTION_STRING"],
                 custom_endpoint_address=f"sb://{emulators['SERVICEBUS_ADDRESS']}",
@@ -273,7 +277,9 @@ def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.Mon
     assert ([], [True] * 3) == (told, appended), "SdkFallback, or a message that the SDK encoded"
 
 
-def test_javascript(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_javascript_sdks_work_on_the_emulators(
+    emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder = sources("js", tmp_path, "node", "npm")
     install("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--silent", folder=folder)
     trust = {"NODE_EXTRA_CA_CERTS": emulators["CERTIFICATE"]}
@@ -283,7 +289,9 @@ def test_javascript(emulators: dict[str, str], tmp_path: Path, monkeypatch: pyte
     assert expected("js") == results(done)
 
 
-def test_go(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_go_sdks_work_on_the_emulators(
+    emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder = sources("go", tmp_path, "go")
     install("go", "mod", "download", folder=folder)
     built = run("go", "build", "-mod=readonly", "-o", "smoke", ".", folder=folder, seconds=INSTALL_SECONDS)
@@ -296,7 +304,9 @@ def test_go(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
     assert expected("go") == results(done)
 
 
-def test_java(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_java_sdks_work_on_the_emulators(
+    emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder = sources("java", tmp_path, "java", "keytool", "mvn")
     install("mvn", "--batch-mode", "--quiet", "dependency:build-classpath", folder=folder)
     store = "trust.p12"
@@ -317,7 +327,10 @@ def test_java(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture(scope="module")
 def build_dotnet(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Give what builds the program once; what skips there says so in one line for all tests, unlike a fixture."""
+    """
+    Return a function that builds the .NET program at its first call. If it skips, pytest reports one line for all tests. A fixture that
+    skips would be reported for each test.
+    """
 
     @cache
     def build() -> Path:
@@ -336,7 +349,7 @@ def run_dotnet(
     folder: Path, emulators: Mapping[str, str], *topics: str, published: Sequence[OutboundMessage] = ()
 ) -> tuple[int, list[str], list[str], str]:
     """
-    Return the status, the steps that passed and those that failed, and what was printed of these.
+    Run the .NET program. Return its exit code, the steps that passed, the steps that failed, and what it printed about the latter.
     """
     there = folder / "published.json"
     there.write_text(json.dumps([as_read(message, *TYPES["dotnet"]) for message in published]))
@@ -348,7 +361,9 @@ def run_dotnet(
     return done.returncode, steps["passed"], steps["failed"], "\n".join(told)
 
 
-def test_dotnet(emulators: dict[str, str], build_dotnet: Callable[[], Path], monkeypatch: pytest.MonkeyPatch):
+def test_the_dotnet_sdk_works_on_the_emulators(
+    emulators: dict[str, str], build_dotnet: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+):
     folder = build_dotnet()
     publish(emulators, "dotnet", monkeypatch)
     code, passed, failed, told = run_dotnet(folder, emulators, published=ours("dotnet"))
@@ -358,7 +373,9 @@ def test_dotnet(emulators: dict[str, str], build_dotnet: Callable[[], Path], mon
 
 
 @pytest.mark.parametrize(("deviation", "topic", "step"), NOTICED)
-def test_dotnet_notices(build_dotnet: Callable[[], Path], deviation: str, topic: str, step: str):
+def test_the_dotnet_program_notices_a_deviation(
+    build_dotnet: Callable[[], Path], deviation: str, topic: str, step: str
+):
     folder = build_dotnet()
     with started("--deviate", deviation) as emulators:
         code, _, failed, told = run_dotnet(folder, emulators, topic)

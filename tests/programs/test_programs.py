@@ -1,9 +1,9 @@
 """
-Programs that others wrote over both SDKs run on the emulators as they come from the package index: `make test-programs`.
+Run third-party packages that use the Azure SDKs against the emulators: `make test-programs`.
 
-Each is a script here with the main scenario of one distribution: it prints what it did, and ends with an error where an answer of the
-emulators is not what the distribution lives on. It runs in an environment that has the pinned releases, and nothing of this repository. The
-page on FastStream is followed there. Where it cannot be made, each is skipped with the reason; in CI it fails.
+Each script `with_*.py` runs the main scenario of one package. It prints what it did, and fails if the emulators do not answer as the
+package expects. The scripts run in a separate environment, which has pinned releases of the packages and nothing of this repository. The
+commands of the how-to page on FastStream run in it, too. If the environment cannot be created, the tests are skipped, or fail in CI.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUEUES = ("tasks", "jobs", "numbers", "questions", "answers")
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The Python of the environment of the programs."""
+    """The Python interpreter of the environment in which the packages are installed."""
     environment = ROOT / ".venv-programs"
     made = subprocess.run(  # noqa: S603 - our own Makefile
         ["make", "--silent", str((environment / ".installed").relative_to(ROOT))],  # noqa: S607 - wherever it is
@@ -48,7 +48,7 @@ def python() -> Path:
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in HERE.glob("with_*.py")))
-def test_a_program_of_others_does_its_work_on_the_emulators(
+def test_a_third_party_package_works_on_the_emulators(
     script: str,
     python: Path,
     cosmos_emulator: CosmosEmulator,
@@ -82,7 +82,7 @@ def test_a_program_of_others_does_its_work_on_the_emulators(
 def test_the_page_on_faststream_can_be_followed(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its FastStream, and our consumer, worker and emulators of the environment that runs this."""
+    """FastStream runs in the environment of the packages. The consumer, the worker and the emulators are those of this environment."""
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]]))
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "emulators", "testing"))
 

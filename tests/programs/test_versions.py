@@ -1,4 +1,4 @@
-"""The README of the emulators names the releases that `make test-programs` installs."""
+"""Check that the README of the emulators names the same releases of third-party packages as `make test-programs` installs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from tests.support.pages import ROOT
 
 
-def test_the_readme_names_each_program_with_the_release_that_is_installed():
+def test_the_readme_names_the_installed_release_of_each_package():
     pins = set(
         re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements/programs.txt").read_text(), re.MULTILINE)
     )

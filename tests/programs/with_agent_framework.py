@@ -1,6 +1,7 @@
 """
-agent-framework-azure-cosmos, Microsoft's Agent Framework: the histories of two sessions, one longer than a batch, and the checkpoints of
-a workflow.
+Run agent-framework-azure-cosmos, a package of Microsoft's Agent Framework, against the Cosmos DB emulator.
+
+The program stores the histories of two sessions, of which one is longer than a batch, and the checkpoints of a workflow.
 """
 
 from __future__ import annotations

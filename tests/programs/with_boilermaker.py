@@ -1,5 +1,7 @@
 """
-boilermaker-servicebus: ten tasks of the queue `jobs`, one of which fails twice and is scheduled again each time, then a chain of two.
+Run boilermaker-servicebus against the Service Bus emulator.
+
+The program runs ten tasks from the queue `jobs`, and a chain of two tasks. One of the ten fails twice and is scheduled again each time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """
-faststream-azure-servicebus: a queue in order, a topic's subscription, a request with its reply, and a handler that fails, whose message is
-dead-lettered.
+Run faststream-azure-servicebus against the Service Bus emulator.
+
+The program receives a queue in order and a subscription of a topic, sends a request and gets its reply, and has a handler that fails, whose
+message becomes a dead letter.
 """
 
 from __future__ import annotations

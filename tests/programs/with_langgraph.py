@@ -1,6 +1,8 @@
 """
-langchain-azure-cosmosdb: LangGraph's checkpoints (history and resumed state), its store (filters, namespaces, pages), its cache, and a chat
-history, which two writers extend.
+Run langchain-azure-cosmosdb against the Cosmos DB emulator.
+
+The program uses LangGraph's checkpoints (history and resumed state), its store (filters, namespaces, pages) and its cache, and a chat
+history that two writers extend.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ def chats() -> None:
     history().add_message(HumanMessage("hello"))
     one, other = history(), history()
     one.add_message(AIMessage("one"))
-    other.add_message(AIMessage("other"))  # its etag is old: 412, so it reads again
+    other.add_message(
+        AIMessage("other")
+    )  # this write has an old etag and is refused with 412, so the library reads again
     told = [message.content for message in history().messages]
     assert told == ["hello", "one", "other"], told
     history().clear()

@@ -1,6 +1,7 @@
 """
-microsoft-agents-storage-cosmos, the storage of Microsoft's 365 Agents SDK: it makes its database and container, and writes, reads, overwrites
-and deletes under keys that no id may have.
+Run microsoft-agents-storage-cosmos, the storage of the Microsoft 365 Agents SDK, against the Cosmos DB emulator.
+
+It creates its database and container, and writes, reads, overwrites and deletes items. Some keys contain characters that ids may not have.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ async def main() -> None:
     await first.write({key: Note(key) for key in KEYS})
     await first.write({"plain": Note("again")})
 
-    other = CosmosDBStorage(config)  # finds the container there
+    other = CosmosDBStorage(config)  # a second instance, which finds the existing container
     await other.initialize()
     read = await other.read([*KEYS, "missing"], target_cls=Note)
     assert {key: note.text for key, note in read.items()} == {key: key for key in KEYS} | {"plain": "again"}

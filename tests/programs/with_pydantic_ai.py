@@ -1,6 +1,8 @@
 """
-pydantic-ai-cosmosdb-memory: files that only who has read them last may replace (by etag), receipts that make an operation happen once, and
-many writers who append to one file.
+Run pydantic-ai-cosmosdb-memory against the Cosmos DB emulator.
+
+A file can be replaced only by a writer that has read its last version (by etag). Receipts make an operation take effect once. Several
+writers append to one file at the same time.
 """
 
 from __future__ import annotations

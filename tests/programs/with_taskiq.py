@@ -1,7 +1,8 @@
 """
-taskiq-service-bus: a worker process of taskiq takes twenty tasks off the queue `tasks`, one that fails, and one that waits for its time.
+Run taskiq-service-bus against the Service Bus emulator.
 
-The tasks write what they did to the file that DONE names.
+A worker process of taskiq receives twenty tasks from the queue `tasks`, one task that fails, and one task with a delay. The tasks write
+what they did to the file that the variable DONE names.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ if __name__ == "__main__":
     with subprocess.Popen(command, cwd=Path(__file__).parent) as worker:  # noqa: S603 - taskiq, and this file
         try:
             wait_for(21, worker)
-            # The worker is idle: what it is given too early, it takes too early.
+            # The worker is idle now. So if the broker delivered the delayed task too early, the task would also run too early.
             asyncio.run(send(late.kicker().with_labels(delay=LATE_SECONDS).kiq(time.time())))
             wait_for(22, worker)
         finally:

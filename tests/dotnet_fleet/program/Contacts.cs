@@ -3,7 +3,8 @@ using Newtonsoft.Json;
 
 namespace Peer;
 
-// The documents of the sample, and its service's use of them: `DataObject<T>`, `Contact` and its events, in batches with `IfMatchEtag`.
+// The documents of Microsoft's sample (`DataObject<T>`, `Contact` and its events), and a service that writes them in batches, with the
+// condition `IfMatchEtag`.
 internal sealed record DataObject<T>(string Id, string PartitionKey, string Type, T Data, int Ttl)
 {
     [JsonProperty("_etag")] public string? Etag { get; set; }
@@ -31,7 +32,7 @@ internal sealed class Contacts(Container data)
 {
     private const int EventTtl = 36000;
 
-    // Contacts that are created and renamed in turn, until SIGTERM; a line for each commit that was answered
+    // Create contacts and rename them in turn, until SIGTERM. Print a line for each commit that succeeded.
     public async Task Commit(int contacts, int first, int aSecond, CancellationToken ended)
     {
         var ids = Enumerable.Range(first, contacts).Select(number => Id(number)).ToArray();

@@ -6,7 +6,7 @@ using Newtonsoft.Json;
 
 namespace Peer;
 
-// `Contacts.EventsProcessor` of the sample: each event of a page to the topic, those of a key behind each other.
+// The worker of Microsoft's sample (`Contacts.EventsProcessor`): it sends each event of a page to the topic, one after another.
 internal static class EventsProcessor
 {
     public static async Task Work(Container data, Container leases, string name, CancellationToken ended)

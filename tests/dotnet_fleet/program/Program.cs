@@ -1,5 +1,5 @@
-// The parts of Microsoft's sample that a fleet meets, with its settings of the client: the worker of its events, the service that
-// commits them, and the estimator of .NET's SDK. The endpoint, the containers and the topic come from the environment.
+// The parts of Microsoft's sample that the tests need, with the sample's settings of the client: the worker that sends events, the
+// service that commits them, and the estimator of the .NET SDK. The endpoint, the database and the topic come from the environment.
 using System.Net.Sockets;
 using System.Runtime.InteropServices;
 using Microsoft.Azure.Cosmos;
@@ -29,7 +29,7 @@ await (args[0] switch
     _ => throw new ArgumentException(args[0]),
 });
 
-// Whatever the endpoint's host is called, it is this machine: a name of a test is in no DNS.
+// Connect to this machine whatever host name the endpoint has, because the host names of the tests are in no DNS.
 static async ValueTask<Stream> Here(SocketsHttpConnectionContext context, CancellationToken ended)
 {
     var socket = new Socket(SocketType.Stream, ProtocolType.Tcp) { NoDelay = true };

@@ -1,4 +1,4 @@
-// Transactional batches, whose bodies this SDK writes in binary: each kind of operation, conditions, limits, what a failed one undoes.
+// Transactional batches, which this SDK encodes in a binary format: each kind of operation, conditions, limits, and failed batches.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 
@@ -16,7 +16,7 @@ internal static class Batches
 
     private static TransactionalBatch Batch(string key) => data.CreateTransactionalBatch(new PartitionKey(key));
 
-    // The status of the batch, then that of each operation
+    // Return the status of the batch, followed by the status of each operation.
     private static int[] Statuses(TransactionalBatchResponse answer) =>
         [(int)answer.StatusCode, .. answer.Select(one => (int)one.StatusCode)];
 

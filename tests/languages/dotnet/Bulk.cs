@@ -1,4 +1,4 @@
-// Bulk: the SDK makes one request of many operations for each range, and sends again what was throttled.
+// Bulk mode: the SDK sends many operations in one request for each range, and sends throttled operations again.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 

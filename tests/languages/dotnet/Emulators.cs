@@ -1,4 +1,4 @@
-// Where the emulators are, whom a client trusts, and how the tests steer them.
+// The addresses of the emulators, clients that trust their certificate, and requests to their control API.
 using System.Diagnostics;
 using System.Net.Http.Json;
 using System.Net.Security;
@@ -29,7 +29,7 @@ internal static class Emulators
         return new(endpoint ?? Variable("COSMOS_ENDPOINT"), Variable("COSMOS_KEY"), options);
     }
 
-    // 6,000 request units a second for each physical partition
+    // Create a container. Its throughput is 6,000 request units a second for each range, so it has that number of physical partitions.
     public static async Task<Container> Container(string id, int ranges = 3, params string[] key)
     {
         var database = (await Client.CreateDatabaseIfNotExistsAsync(DatabaseId)).Database;
@@ -50,7 +50,7 @@ internal static class Emulators
         return (errors & ~SslPolicyErrors.RemoteCertificateChainErrors) == SslPolicyErrors.None && chain.Build(certificate);
     }
 
-    // "409/0" for a conflict
+    // Return the status and substatus with which a request is refused, such as "409/0" for a conflict.
     public static async Task<string> Refusal(Func<Task> ask)
     {
         try { await ask(); }
@@ -63,7 +63,7 @@ internal static class Emulators
     public static async Task<int> FaultsLeft() =>
         (await Http.GetFromJsonAsync<JsonElement>($"{Variable("CONTROL")}/cosmos/stats")).GetProperty("faults").GetInt32();
 
-    // What is then the time there
+    // Move the clock of the emulator forward, and return its new time.
     public static async Task<DateTime> Advance(int seconds)
     {
         var now = (await Steer("clock", new { advance_s = seconds })).GetProperty("now").GetDouble();

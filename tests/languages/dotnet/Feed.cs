@@ -1,4 +1,5 @@
-// The change feed, pulled: where it begins, what it has, where it goes on, splits; all versions are refused where they are not switched on.
+// The pull model of the change feed: starting points, contents, continuations and splits. Also that the mode "all versions and deletes" is
+// refused if it is not enabled.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 
@@ -102,7 +103,7 @@ internal static class Feed
         return (await ToTheEnd(feed, _ => { })).ContinuationToken;
     }
 
-    // The 304 of the last range
+    // Read until a range answers 304, and return this answer.
     private static async Task<FeedResponse<Item>> ToTheEnd(FeedIterator<Item> feed, Action<FeedResponse<Item>> take)
     {
         for (var pages = 0; pages < 1_000; pages++)

@@ -1,4 +1,4 @@
-// Keys of three levels: an item by all of them, a query by the first ones, values that are no text.
+// Partition keys of three levels: reads with the whole key, queries with its first levels, and values that are not strings.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 

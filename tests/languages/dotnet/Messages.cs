@@ -1,4 +1,4 @@
-// Service Bus by AMQPNetLite, an AMQP client that knows nothing of it: keys and tokens, sessions, settlement, what the library wrote.
+// Service Bus with AMQPNetLite, a general AMQP client: keys and tokens, sessions, settlement, and messages of the library's publisher.
 using System.Globalization;
 using System.Net;
 using System.Security.Cryptography;
@@ -189,7 +189,7 @@ internal static class Messages
         await receiver.CloseAsync();
     }
 
-    // With the value of the key as a password, or anonymous
+    // Connect with the key as a password, or anonymously if it is null.
     private static Task<Connection> Connect(string? key)
     {
         var factory = new ConnectionFactory();
@@ -238,7 +238,7 @@ internal static class Messages
         finally { await session.CloseAsync(); }
     }
 
-    // The session by its name, or the next one that is free
+    // Accept the session with this id, or the next free session if it is null.
     private static async Task<(ReceiverLink Receiver, string Session)> Accept(Connection connection, string? sessionId)
     {
         var filter = new Symbol("com.microsoft:session-filter");
@@ -283,7 +283,7 @@ internal static class Messages
             properties.ToDictionary(one => (string)one.Key, one => new object[] { one.Value.GetType().Name, one.Value }), Body(message));
     }
 
-    // Of each application property, its type and its text
+    // A message. For each application property it has the name of its type and its value.
     private sealed record Published(
         string id, string session, string subject, string contentType, Dictionary<string, object[]> properties, string body);
 }

@@ -1,4 +1,4 @@
-// Operations on one item: their answers, conditions, patches, expiry.
+// Operations on a single item: their answers, conditions, patches, and expiry.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 

@@ -1,4 +1,4 @@
-// The change feed processor and its estimator: leases, a restart, a split, a handler that fails, checkpoints by hand.
+// The change feed processor and its estimator: leases, a restart, a split, a handler that fails, and manual checkpoints.
 using System.Collections.Concurrent;
 using Microsoft.Azure.Cosmos;
 using Newtonsoft.Json.Linq;
@@ -114,7 +114,7 @@ internal static class Processor
         return processor;
     }
 
-    // Ten keys, whose numbers go up
+    // Write items to ten partition keys. The numbers of the items of each key increase.
     private static async Task Write(int count)
     {
         for (; count > 0; count--, written++) await data.CreateItemAsync(new Item($"{written}", $"{written % 10}", written));
@@ -122,7 +122,7 @@ internal static class Processor
 
     private static int[] Numbers(int first, int count) => [.. Enumerable.Range(first, count)];
 
-    // A processor may see a change again, so each counts once
+    // Count each change once, because a processor may receive a change again.
     private static async Task<int[]> Seen(ConcurrentQueue<int> seen, int count)
     {
         await Until(() => seen.Distinct().Count() >= count, $"{count} changes were seen");
@@ -143,7 +143,7 @@ internal static class Processor
     private static async Task<string[]> Owners() =>
         [.. (await Leases()).Select(lease => $"{lease["LeaseToken"]}: {lease["Owner"]}").Order()];
 
-    // A processor writes its checkpoint after its handler, so the figure may come late
+    // Wait for the expected lag, because a processor writes its checkpoint only after its handler has returned.
     private static async Task<long> Left(long expected)
     {
         var estimator = data.GetChangeFeedEstimator("outbox", leases);

@@ -1,5 +1,6 @@
-// Does with the SDK for .NET and an AMQP client what their users do, and compares what it was answered: `smoke [TOPIC …]`.
-// The last line is JSON, the names of the steps that passed and of those that failed; lines before it tell what a failed one found.
+// Use the Azure Cosmos DB SDK for .NET and an AMQP client as their users do, and compare the answers with the expected ones:
+// `smoke [TOPIC …]`. The last line of the output is JSON with the names of the steps that passed and that failed. The lines before it say
+// what the failed steps found.
 using System.Text.Json;
 
 Dictionary<string, Func<Steps, Task>> topics = new()

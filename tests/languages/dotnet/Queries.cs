@@ -1,4 +1,4 @@
-// Queries over three ranges: order, windows, aggregates, parameters, pages that another process resumes, LINQ.
+// Queries over three ranges: ORDER BY, OFFSET and LIMIT, aggregates, parameters, continuations that another process uses, and LINQ.
 using Microsoft.Azure.Cosmos;
 using Microsoft.Azure.Cosmos.Linq;
 using static Emulators;

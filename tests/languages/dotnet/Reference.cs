@@ -1,11 +1,12 @@
-// What the tests of the pattern's reference, transactional-outbox-pattern (`Contacts.Tests`, 46 of them), ask of Cosmos DB, each by its number.
+// The requests to Cosmos DB that the tests of Microsoft's sample transactional-outbox-pattern make (`Contacts.Tests`, 46 tests). Each step
+// has the number of its test.
 //
-// Of `ContactsIntegrationTest`, 20 of 24 are here: 001-007, 010, 013-024, and what its fixture does before and after them. Four ask nothing of
-// the service: 008 (one contact is staged twice), 009 (nothing is saved), 011 and 012 (what is unmodified is not saved). Neither do the
-// eight of `ContactsCommandsTest` (its store is in memory), the twelve of `ContactsTest` (entities and their events) and the two
-// of `ValidatorsTest`: 26 of the 46 in all.
+// 20 of the 24 tests in `ContactsIntegrationTest` are here: 001-007, 010, 013-024, and the work of their fixture. The other four send no
+// request: 008 (a contact is staged twice), 009 (nothing is saved), 011 and 012 (unmodified objects are not saved). The tests in
+// `ContactsCommandsTest` (8, with a store in memory), `ContactsTest` (12, entities and events) and `ValidatorsTest` (2) send no requests,
+// either. So 26 of the 46 tests are not here.
 //
-// As there, the cases are one story: 001 to 006, 013 to 015 and 022 share a contact, the others have one of their own.
+// As in the sample, the tests depend on each other: 001 to 006, 013 to 015 and 022 use the same contact. The others have their own.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 using static ReferenceStore;
@@ -92,7 +93,7 @@ internal static class Reference
             return (read.Count, read.Distinct().Count(), largest <= 4);
         });
 
-    // One document alone is no batch; its write asks for no content, so the etag comes from the header
+    // A single document is written without a batch. The write asks for no content, so the etag is taken from the header of the answer.
     private static async Task Singles(Steps steps, ReferenceStore store)
     {
         Dictionary<string, Change> created = [];

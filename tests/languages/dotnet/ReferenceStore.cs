@@ -1,4 +1,5 @@
-// How the pattern's reference asks the service: an envelope around each object, one write alone or several in a batch, etags as conditions.
+// Write to Cosmos DB as Microsoft's sample does: with an envelope around each object, one object alone or several in a batch, and etags as
+// conditions.
 using System.Net;
 using Microsoft.Azure.Cosmos;
 using Newtonsoft.Json;
@@ -12,7 +13,7 @@ internal sealed class ReferenceStore(Container data)
 
     public static Change Create(string id) => new(State.Created, new(id, id, ContactType, new Contact(), Forever));
 
-    // With the etag that was read
+    // Write on the condition that the document still has the etag with which it was read.
     public static Change Replace(Document read, Contact? contact = null) => new(State.Replaced, read with { Data = contact ?? read.Data });
 
     public static Change Event(string contactId, string action) =>
@@ -24,7 +25,7 @@ internal sealed class ReferenceStore(Container data)
         return answer.Resource with { Etag = answer.ETag };
     }
 
-    // Notes in each document the etag that the service answered
+    // Set in each document the etag that the service returned.
     public async Task<string> Commit(params Change[] changes)
     {
         var etags = changes.Length == 1 ? [await CommitOne(changes[0])] : await CommitInBatch(changes);

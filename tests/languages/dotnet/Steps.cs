@@ -1,5 +1,5 @@
-// The steps of the program: each is a claim with a name, what is expected, and how it is found. One that fails does not end the others; one
-// that waits in vain ends its topic, for those after it would wait too.
+// The steps of the program. Each step has a name, an expected result, and a function that finds the actual result. If a step fails, the
+// program goes on. If a step runs into a timeout, the rest of its topic is left out, because later steps would wait in vain, too.
 using System.Text.Encodings.Web;
 using System.Text.Json;
 
@@ -17,7 +17,7 @@ internal sealed class Steps
 
     public List<string> Failed { get; } = [];
 
-    // What a topic prepares is a step too: without it, those after it cannot be found
+    // The preparation of a topic is a step, too. If it fails, the steps after it are not run.
     public async Task About(string name, Func<Steps, Task> run)
     {
         topic = name;

@@ -1,4 +1,4 @@
-// 429: what a client is told, how often the SDK asks again, who is refused first.
+// Throttling (429): what the answer says, how often the SDK tries again, and which requests are refused first.
 using Microsoft.Azure.Cosmos;
 using static Emulators;
 

@@ -1,4 +1,4 @@
-// TLS: the authority of the emulators is enough, and needed, by either name of this machine.
+// TLS: a client has to trust the emulators' certificate authority, and needs no other, whether it connects to localhost or 127.0.0.1.
 using System.Security.Authentication;
 using System.Security.Cryptography;
 using System.Security.Cryptography.X509Certificates;

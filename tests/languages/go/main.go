@@ -1,4 +1,4 @@
-// What test_languages.py expects of each language, with the SDKs for Go.
+// Do what test_languages.py expects of the program for each language, with the Azure SDKs for Go.
 package main
 
 import (
@@ -143,7 +143,7 @@ func readPages(ctx context.Context, container *azcosmos.ContainerClient) map[str
 	}
 }
 
-// Each page by a query of its own, which knows nothing but the continuation.
+// Read each page with a new query that has only the continuation of the page before.
 func read(ctx context.Context, container *azcosmos.ContainerClient, query string, key azcosmos.PartitionKey) (pages [][]int) {
 	options := azcosmos.QueryOptions{PageSizeHint: 5}
 	for {
@@ -188,7 +188,7 @@ func connect(connectionString string) *azservicebus.Client {
 	return client
 }
 
-// In a queue without sessions: this SDK does not name the session of a deferred message, which the service wants.
+// This uses a queue without sessions, because this SDK does not send the session id of a deferred message, which the service requires.
 func receiveDeferred(ctx context.Context, client *azservicebus.Client) string {
 	sender, err := client.NewSender("go", nil)
 	check(err)

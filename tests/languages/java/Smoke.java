@@ -1,4 +1,4 @@
-// What test_languages.py expects of each language, with the SDKs for Java.
+// Do what test_languages.py expects of the program for each language, with the Azure SDKs for Java.
 import com.azure.cosmos.CosmosClient;
 import com.azure.cosmos.CosmosClientBuilder;
 import com.azure.cosmos.CosmosContainer;
@@ -51,7 +51,7 @@ public final class Smoke {
     }
 
     private static void cosmos(Map<String, Object> out) {
-        // Direct mode is a protocol of its own, which the emulator does not speak.
+        // Use gateway mode, because the emulator does not support the protocol of direct mode.
         try (CosmosClient client = new CosmosClientBuilder().endpoint(System.getenv("COSMOS_ENDPOINT"))
                 .key(System.getenv("COSMOS_KEY")).gatewayMode().buildClient()) {
             client.createDatabaseIfNotExists("java");
@@ -100,7 +100,7 @@ public final class Smoke {
             "key", read(container, String.format(ordered, "="), ada));
     }
 
-    // Each page by a query of its own, which knows nothing but the continuation.
+    // Read each page with a new query that has only the continuation of the page before.
     private static List<List<Integer>> read(CosmosContainer container, String query, CosmosQueryRequestOptions options) {
         List<List<Integer>> pages = new ArrayList<>();
         String continuation = null;
@@ -177,7 +177,7 @@ public final class Smoke {
 
     private static List<Object> administer() {
         int port = URI.create("https://" + System.getenv("SERVICEBUS_ADDRESS")).getPort();
-        // This client takes the host of the connection string, and port 443.
+        // This client uses the host of the connection string, but always port 443. So this policy sets the port of each request.
         HttpPipelinePolicy atThePort = (context, next) -> {
             URL url = context.getHttpRequest().getUrl();
             try {
@@ -230,7 +230,7 @@ public final class Smoke {
         Map<String, Object> out = new LinkedHashMap<>();
         cosmos(out);
         serviceBus(out);
-        // Its output has the encoding of the machine.
+        // Escape characters that are not ASCII, because the encoding of the output depends on the machine.
         ObjectMapper mapper = new ObjectMapper().configure(JsonGenerator.Feature.ESCAPE_NON_ASCII, true);
         System.out.println(mapper.writeValueAsString(out));
         System.exit(0); // the SDKs' threads end later

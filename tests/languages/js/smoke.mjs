@@ -1,4 +1,4 @@
-// What test_languages.py expects of each language, with the SDKs for JavaScript.
+// Do what test_languages.py expects of the program for each language, with the Azure SDKs for JavaScript.
 import { ChangeFeedStartFrom, CosmosClient } from "@azure/cosmos";
 import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
 
@@ -48,7 +48,8 @@ async function readPages(database) {
     await container.items.create({ id: `${number}`, partitionKey: `other ${number}`, number });
   }
   const ordered = (filter) => `SELECT c.number FROM c WHERE c.partitionKey ${filter} ORDER BY c.number`;
-  // Without query control, this SDK gives no continuation of an order over several ranges; with it, pages are as full as they come.
+  // Enable query control, because without it this SDK returns no continuation for an ordered query over several ranges. With it, pages
+  // may be shorter than asked for.
   const across = await read(container, ordered("!= 'ada'"), { maxItemCount: 5, enableQueryControl: true });
   return {
     across: [across.length > 1, ...across.flat()],
@@ -57,7 +58,7 @@ async function readPages(database) {
   };
 }
 
-// Each page by a query of its own, which knows nothing but the continuation.
+// Read each page with a new query that has only the continuation of the page before.
 async function read(container, query, options) {
   const pages = [];
   let continuationToken;
@@ -78,12 +79,12 @@ async function readHierarchical(database) {
 }
 
 async function serviceBus() {
-  // It takes the port of the connection string, and TLS since nothing there says otherwise.
+  // This client uses the port of the connection string, and TLS because the connection string does not switch it off.
   const client = new ServiceBusClient(SERVICEBUS_CONNECTION_STRING);
   const sender = client.createSender("events");
   for (const body of ["js 1", "js 2"]) await sender.sendMessages({ body, messageId: body, sessionId: "js" });
   const received = await receive(client, "js", 2, {}, (message) => `${message.sessionId}: ${message.body}`);
-  // It would parse a body of JSON.
+  // Skip the parsing of the body, because the SDK would otherwise parse JSON.
   const ours = await receive(client, "js-ours", 4, { skipParsingBodyAsJson: true }, (message) => ({
     id: message.messageId,
     session: message.sessionId,
