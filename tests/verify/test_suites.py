@@ -75,7 +75,7 @@ async def test_both_receivers_are_tested_by_the_contract_of_subscriptions(
     The names that it chooses are replaced by names of the run, and nothing is left behind.
     """
     whole = suites.tests_of
-    tests = [one for one in whole(SubscriptionContract()) if "in_order_one" in one[0]]
+    tests = [one for one in whole(SubscriptionContract()) if "are_received_in_order" in one[0]]
     monkeypatch.setattr(suites, "tests_of", lambda _: tests)
     if deviation:
         verified.servicebus.deviate(deviation)
@@ -98,7 +98,7 @@ async def test_a_store_that_splits_a_batch_is_reported_with_the_failed_test(
     monkeypatch.setattr(OwnStore, "commit", split)
     (store,) = (await _ran("suites/store")).values()
     assert (Held.BROKEN, "G1") == (store.held, store.promise)
-    assert "test_the_error_of_a_refused_commit_names_the_document" in store.found
+    assert "test_a_batch_beyond_the_limits_is_refused_as_a_whole" in store.found
 
 
 async def test_a_throttled_test_of_a_suite_is_repeated(

@@ -71,7 +71,7 @@ async def verify(
     as_json: AsJson = False,
 ) -> None:
     """
-    Check that the Cosmos DB account and the Service Bus namespace answer as this library expects. Exit code 0: all claims held, 1: an
+    Check that Cosmos DB and Service Bus answer as this library expects. Exit code 0: all claims held, 1: an
     answer differs, but no guarantee depends on it, 2: a guarantee is broken, 3: the check could not be run, or only in part.
 
     The settings are the OUTBOX_ variables of a worker, and the identity is that of the caller. Name containers, a topic and two

@@ -24,7 +24,7 @@ _COMMANDS = {
     "leases": ("leases:app", "Leases: the position of each range of the container, and its owner."),
     "bootstrap": ("leases:bootstrap", "Create the leases that are missing, and do nothing else."),
     "plan": ("plan:plan", "Say what a load needs"),
-    "verify": ("verify:verify", "Check that the Cosmos DB account and the Service Bus namespace answer as this library expects"),
+    "verify": ("verify:verify", "Check that Cosmos DB and Service Bus answer as this library expects"),
     "events": ("events:app", "Events: the contract of a service with other teams."),
 }
 
