@@ -151,7 +151,7 @@ def _by_field(environ: dict[str, str]) -> dict[str, str]:
 def test_an_unknown_fault_is_refused_with_a_list_of_the_known_ones(emulators: OutboxEmulators):
     with pytest.raises(ValueError, match="'commit' has no fault 'slow'; it has throttled"):
         emulators.fail("commit", "slow")
-    with pytest.raises(ValueError, match="'park' has no container"):
+    with pytest.raises(ValueError, match="'park' takes no container"):
         emulators.fail("park", "throttled", container="invoices")
 
 

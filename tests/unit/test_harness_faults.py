@@ -163,11 +163,11 @@ async def test_a_fault_can_be_limited_to_later_calls_of_one_key():
 
 def test_the_error_of_an_unknown_operation_or_fault_lists_the_valid_names():
     harness = OutboxHarness()
-    with pytest.raises(ValueError, match=r"no operation 'comit'; there are commit, read"):
+    with pytest.raises(ValueError, match=r"no operation 'comit'\. The operations are commit, read"):
         harness.fail("comit", "conflict")
     with pytest.raises(ValueError, match=r"no fault 'lost'; it has conflict, lost_answer, slow"):
         harness.fail("commit", "lost")
-    with pytest.raises(ValueError, match="has no key"):
+    with pytest.raises(ValueError, match="only commit, read, send take a key"):
         harness.fail("lease", "conflict", key="o1")
 
 
