@@ -1,4 +1,8 @@
-"""Policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait."""
+"""
+Policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait.
+
+Whether and when a message is tried again is decided in `attempts`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from cosmos_outbox.retries import Backoff
 # If the handlers fail on this many keys and no message takes effect meanwhile, the messages are not at fault. Then the consumer parks no
 # more keys.
 HALT_AFTER_KEYS = 5
-# How many deliveries a process with a blocked event loop can lose at once: that of the message at hand, and that of the session for which
-# it was waiting.
+# How many deliveries a process loses at most if its event loop is blocked until its locks expire: one of the message that it handles, and
+# one of the first message of the session that it was about to receive.
 _LOST_AT_ONCE = 2
 
 

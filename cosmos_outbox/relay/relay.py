@@ -156,8 +156,8 @@ class Relay:
                 self._found = await self._parking.keys(scope)
                 lease.parked.add(*self._found.parked)
             await self._poll(scope, lease.parked)
-        # Remember which events of an unfinished page are done, because the page may be read again for longer than the broker's duplicate
-        # detection remembers message ids.
+        # Remember which events of an unfinished page are done. The page may be read again after the broker has forgotten their message ids, and
+        # would not drop copies of them.
         before, lease.accepted = lease.accepted, set()
         progress = _Progress(
             lease_name=batch.lease, lease=lease, scope=scope, done={*before}, moving=batch.moving

@@ -206,6 +206,6 @@ class Slots:
         )
         if not probing:
             return soon
-        # Expect twice as many slots to be given back as lately, so that the number of accepted sessions can grow.
+        # Expect twice as many slots to become free as became free in the last `seconds`, so that the number of accepted sessions can grow.
         freed = sum(moment > now - seconds for moment in self._freed)
         return max(1, soon + min(2 * freed, self._most_ahead))

@@ -105,7 +105,7 @@ def test_the_model_refuses_a_record_from_which_a_needed_step_is_missing(tmp_path
 
 @needs_tlc
 @pytest.mark.skipif(not LONG, reason="make test-long")
-def test_the_model_refuses_a_fleet_that_sends_a_key_on_two_lanes(tmp_path: Path):
+def test_the_tla_model_refuses_a_fleet_that_sends_one_key_over_two_links(tmp_path: Path):
     arguments = ("-m", "tests.chaos", "--traces", "--seconds", "6", "--seed", "1")
     ended = run_with("a key is spread over two lanes", tmp_path, *arguments)
     assert (1, True) == (ended.returncode, "is no step of the model" in ended.stdout), (

@@ -135,7 +135,7 @@ class Program:
 
 
 class Container:
-    """The Store through which a program reads and commits."""
+    """A `Store` on a container in memory, through which one simulated program reads and commits."""
 
     def __init__(self, program: Program, container: MemoryContainer) -> None:
         self._program, self._container = program, container

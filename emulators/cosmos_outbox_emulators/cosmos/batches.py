@@ -1,5 +1,5 @@
 """
-Executes batches, which apply all of their operations to one partition key or none of them, and bulk requests, in which each
+Executes batches of at most 100 operations, which apply all of their operations to one partition key or none of them, and bulk requests, in which each
 operation has a partition key of its own and succeeds or fails alone.
 """
 

@@ -65,7 +65,8 @@ async def change_accounts(
     stop: asyncio.Event,
     record: Record,
 ) -> None:
-    """Change the accounts at the same time, each in its own task, until `stop` is set. Commits that run then are finished and recorded."""
+    """Commit changes of all `Account` entities, each entity in a task of its own, until `stop` is set. Commits that have begun by then are
+    finished and recorded."""
     async with asyncio.TaskGroup() as group:
         for number, account in enumerate(accounts):
             chance = random.Random(f"{seed}/{number}")

@@ -101,7 +101,7 @@ async def test_an_error_counts_only_messages_that_all_their_topics_accepted():
     assert ["m1", "m2", "m3"] == brokers.ids("events")
 
 
-async def test_a_passing_fault_of_one_topic_is_raised_before_a_rejection_of_another():
+async def test_an_outage_of_one_topic_is_reported_rather_than_a_rejection_of_another():
     brokers = Brokers(rejects="orders:m1")
     brokers.of["events"].faults.append(Fault.BUSY)
     with pytest.raises(BrokerUnavailable) as failed:
