@@ -1,7 +1,7 @@
 """
 Stored documents: the JSON of entities and events in the container, which programs in other languages rely on, too.
 
-An entity and its events share a logical partition and differ by `type`. The documents have the form of Microsoft's sample. So its .NET
+An entity and its events share a logical partition and differ by `type`. The `ttl` of an event is that of its class (`domain.events`). The documents have the form of Microsoft's sample. So its .NET
 worker can relay the events of this library, and this library's relay can send the sample's events, which have no `meta`.
 """
 

@@ -77,7 +77,7 @@ def end_of(data: bytes, position: int) -> int:
             start = position + (1 if code >> 4 in _SMALL_KINDS else 4)
             position = start + int.from_bytes(data[position:start], "big")
     if position > len(data):
-        raise IndexError("a value is longer than its data")
+        raise IndexError("the data ends before the end of a value")
     return position
 
 
@@ -112,7 +112,7 @@ def _raw(convert: Callable[[bytes], Any], size: int = 0, *, width: int = 0) -> _
         start = position + width
         end = start + (int.from_bytes(data[position:start], "big") if width else size)
         if end > len(data):
-            raise IndexError("a value is longer than its data")
+            raise IndexError("the data ends before the end of a value")
         return convert(data[start:end]), end
 
     return read
@@ -132,7 +132,7 @@ def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
         end, position = position + 4 + size, position + 8
     # Allow no more items than there are bytes: items of a type that needs no bytes would let a small frame declare millions of items.
     if end > len(data) or count > end - position:
-        raise IndexError("a value is longer than its data")
+        raise IndexError("the data ends before the end of a value")
     return position, end, count
 
 

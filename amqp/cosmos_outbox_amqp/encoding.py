@@ -1,4 +1,6 @@
-"""Encoding: encode Python values as AMQP 1.0 data."""
+"""
+Encode single Python values as AMQP 1.0 data, for the receiver. `cosmos_outbox.adapters.servicebus.encoding` encodes messages that are sent.
+"""
 
 from __future__ import annotations
 

@@ -173,7 +173,11 @@ class Release:
         return await retry_on_conflict(step, self.retry)
 
     async def _take_off(self, passed: Sequence[ParkedEvent], state: KeyState) -> None:
-        """Take events off the beginning of the queue, and set the state of the key, which says whether relays wait before they append."""
+        """
+        Remove the first events from the key's queue, and set the key's state.
+
+        The state tells relays whether to wait before they append further events of the key.
+        """
 
         async def step() -> None:
             key = self._check(await self._read_key())

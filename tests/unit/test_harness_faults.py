@@ -131,7 +131,7 @@ class Seat(Entity):
 
 
 @pytest.mark.parametrize(("operation", "fault"), [("commit", "too_large"), ("send", "too_large")])
-async def test_the_key_of_a_fault_is_a_partition_key(operation: str, fault: str):
+async def test_a_fault_with_a_key_fails_only_operations_on_that_partition_key(operation: str, fault: str):
     harness = OutboxHarness(container=MemoryContainer(key_paths=["/row", "/number"]))
     harness.fail(operation, fault, key=("a", 1))
     refused = []

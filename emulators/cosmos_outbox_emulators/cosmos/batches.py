@@ -1,6 +1,8 @@
 """
-Executes batches of at most 100 operations, which apply all of their operations to one partition key or none of them, and bulk requests, in which each
-operation has a partition key of its own and succeeds or fails alone.
+Executes batches and bulk requests, which `batch_body` reads and checks first: at most 100 operations each.
+
+A batch applies all of its operations to one partition key, or none of them. In a bulk request, each operation has a partition key of its
+own and succeeds or fails alone.
 """
 
 from __future__ import annotations

@@ -405,7 +405,7 @@ async def test_missing_leases_begin_at_the_earliest_start_of_the_existing_leases
         ([("", "40"), None], []),  # of an old SDK: its token alone says what it covers
     ],
 )
-def test_find_gaps_returns_the_keys_without_a_lease(covered, gaps):
+def test_find_gaps_returns_the_ranges_of_partition_keys_that_no_lease_covers(covered, gaps):
     leases = [
         new_lease("p", str(number), FeedRange(min=bounds[0], max=bounds[1]) if bounds else None)
         for number, bounds in enumerate(covered)

@@ -24,7 +24,7 @@ RETRY_AFTER = 2.0
 
 
 class Throttled:
-    """A feed whose `hot` ranges answer 429, after `silence` seconds."""
+    """A change feed that refuses each read of the ranges in `hot` with status 429. Each refusal takes `silence` seconds."""
 
     silence = 0.0
 

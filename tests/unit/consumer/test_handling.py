@@ -357,7 +357,7 @@ async def test_a_message_without_an_id_is_dead_lettered_with_the_reason():
 
 
 async def test_the_idempotency_key_of_a_message_is_the_same_at_each_attempt():
-    """Each consumer has another key for the message."""
+    """Two consumers have different keys for the same message."""
     seen = []
     for name in ("invoicing", "shipping"):
         consumer = Consumer(name, attempts=2, backoff=Backoff(maximum_seconds=0.1))

@@ -223,7 +223,8 @@ async def test_a_handler_that_fails_because_its_message_already_took_effect_park
 )
 async def test_a_copy_of_a_message_has_no_second_effect(copy: dict[str, Any], calls: int):
     """
-    The consumer reads the inbox first, unless the copy came so soon that duplicate detection of the broker would have dropped it.
+    If the copy comes later than the broker's duplicate detection lasts, the consumer reads the inbox and does not call the handler. If it
+    comes sooner, the consumer does not read the inbox, because such copies are rare. Then Cosmos DB refuses the copy's batch.
     """
     called: list[str] = []
     consumer = Consumer("c")

@@ -302,7 +302,7 @@ async def test_an_integer_that_needs_more_than_64_bits_is_refused(value: int, *,
     async with Outbox(MemoryContainer()).unit_of_work() as uow:
         thing = uow.repository(Anything).create(Anything(id="t", value=[None if of_event else value]))
         thing.record(Said(value=[10**20, value if of_event else 2**63 - 1]))
-        with pytest.raises(UnstorableValue, match="store it as text") as caught:
+        with pytest.raises(UnstorableValue, match="store the number as text") as caught:
             await uow.commit()
     assert ("value.1" if of_event else "value.0") == caught.value.field
 

@@ -155,7 +155,8 @@ async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
         keys = ParkedKeys(store, handling.release, scope=handling.scope)
         try:
             yield ConsumerOwner(outbox=outbox, keys=keys)
-        # The command could not check the form of the key earlier, because the sessions of a consumer may have any names.
+        # A consumer may receive sessions of any name, so the command cannot refuse a key for its form. If no such key is parked, it says which
+        # form the keys of the container have.
         except KeyNotParked as error:
             paths = (await outbox.feed.describe()).key_paths
             form = '; a key of its container is named as ["t1","u1"] is' if len(paths.levels) > 1 else ""

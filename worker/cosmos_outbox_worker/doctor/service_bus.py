@@ -37,7 +37,7 @@ class Topic:
 
     @property
     def fitting_scope(self) -> BatchScope:
-        """Return the widest batch scope that the topic accepts if it is partitioned."""
+        """Return the batch scope that puts most messages into a batch, of those that a partitioned topic with these settings accepts."""
         deduplicates = self.topic.settings.requires_duplicate_detection
         return BatchScope.MESSAGE if deduplicates else BatchScope.SESSION
 
