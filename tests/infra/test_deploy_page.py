@@ -59,6 +59,7 @@ def test_the_table_of_options_shows_the_default_of_each():
     rows = re.findall(r"^\| `(?:azd env set )?(\w+)[^|]*\|[^|]*\| (.*?) +\|$", DEPLOY, re.MULTILINE)
     told = {name: default.strip("`") for name, default in rows}
     words = {"no address": "", "no ceiling": "", "the account's": "", "none": "''"}
+    words["Standard, Premium with `privateNetworking"] = "privateNetworking ? 'Premium' : 'Standard'"
 
     assert told.keys() >= {"COSMOS_CAPACITY_MODE", "COSMOS_DATA_MAX_THROUGHPUT", "privateNetworking"}
     assert {name: words.get(default, default) for name, default in told.items()} == {
