@@ -25,9 +25,9 @@ class ConsumerSettings(Settings):
     sessions: bool = True
     """Whether the subscription or queue requires sessions. Without them messages are handled in no order."""
     concurrent_sessions: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Most sessions (or messages, without sessions) that are handled at once, with `sdk` over up to eight connections each."""
+    """Most sessions (or messages, without sessions) that are handled at once. The SDK opens up to eight connections for each."""
     receiver: Literal["sdk", "amqp"] = "sdk"
-    """The receiver: the Service Bus SDK (`sdk`), or the extra `amqp` with one connection for all."""
+    """The receiver: the Service Bus SDK (`sdk`), or the extra `amqp` with one connection for all sessions."""
     parked_container: Name | None = None
     """Container of parked keys. Must exist. Required, except with on_failure="dead_letter"."""
     instance_name: Name = Field(default_factory=default_instance_name)
@@ -35,7 +35,7 @@ class ConsumerSettings(Settings):
     grace_seconds: Seconds = 20.0
     """How long a drain waits for messages that are being handled."""
     stalled_seconds: Annotated[Seconds, Field(gt=0)] = 60.0
-    """Unready once a message is being handled, or a service unreachable, for this long. Parked keys are polled four times as often."""
+    """The consumer is unready once a message is being handled, or a service is unreachable, for this long. In this time it polls parked keys four times."""
 
     @property
     def source(self) -> str:

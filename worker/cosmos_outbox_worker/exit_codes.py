@@ -17,20 +17,20 @@ class ExitCode(IntEnum):
         made._value_, made.meaning = code, meaning
         return made
 
-    DONE = 0, "done; of `doctor`: healthy, no finding but notes"
+    DONE = 0, "the command did its work; `doctor`: healthy, no finding but notes"
     WARNED = (
         1,
         "`doctor`, `plan`: warnings only; `verify` has codes of its own; `events describe --check`: the contract is broken; a worker: it crashed",
     )
     UNUSABLE = 2, "an argument, a setting, a resource or the identity cannot be used: nothing was done"
     UNANSWERED = 3, "a service did not answer: nothing is known"
-    WRONG = 4, "trouble was found (`doctor`: errors), or it failed, as a whole or in part"
+    WRONG = 4, "trouble was found (`doctor`: errors), or the command failed, as a whole or in part"
     NO_MATCH = 5, "nothing has the name: the key, the record, the processor, or what a filter asks for"
     DECLINED = (
         6,
-        "it asks before it changes something: the answer was no, or there is no terminal and no `--yes`",
+        "the command asks before it changes something: the answer was no, or there is no terminal and no `--yes`",
     )
-    INTERRUPTED = 130, "Ctrl-C; where it asked, nothing was done"
+    INTERRUPTED = 130, "Ctrl-C; if the command was waiting for an answer, nothing was done"
 
 
 # A command that ran for several containers ends with the worst of their codes. What is known to be wrong is worse than what could not

@@ -157,17 +157,17 @@ class Settings(BaseSettings):
     cosmos_database: Name
     """Database of the containers."""
     cosmos_container: Name
-    """Container of the entities and events. Of several containers, the names with commas."""
+    """Container of the entities and events. Separate the names of several containers by commas."""
     lease_container: Annotated[Name, RELAYING] = "leases"
     """Container of the leases. Must exist."""
     servicebus_connection_string: _BusSecret = None
-    """Service Bus namespace with its key, or a SharedAccessSignature, which expires. Either this or OUTBOX_SERVICEBUS_NAMESPACE."""
+    """Service Bus namespace with its key, or a SharedAccessSignature, which expires. Use either this or OUTBOX_SERVICEBUS_NAMESPACE."""
     servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = None
     """Service Bus host (NAME.servicebus.windows.net), with the default credential."""
     servicebus_transport: Literal["tcp", "websockets"] = "tcp"
     """tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY, if any."""
     sdk_only: bool = False
-    """true: Microsoft's SDKs send every poll and encode every message, for several times the CPU. Nothing of this library is on the wire."""
+    """true: Microsoft's SDKs send every poll and encode every message, so no code of this library is on the wire. This takes several times the CPU."""
     publisher: Annotated[str | None, RELAYING] = None
     """Publisher to another broker, as package.module:name. The worker calls it with a topic and lanes."""
     topic: Annotated[str, AfterValidator(_topics)]
@@ -175,11 +175,11 @@ class Settings(BaseSettings):
     routes: Annotated[str | None, AfterValidator(_routes), RELAYING] = None
     """Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest."""
     batch_scope: Annotated[BatchScope, RELAYING] = BatchScope.TOPIC
-    """Which messages may share a batch: topic (any), session or message, for partitioned topics."""
+    """Which messages may share a batch: topic (any of a topic), or for partitioned topics session (those of one session) or message (none)."""
     message_format: Annotated[Literal["plain", "cloudevents-structured", "cloudevents-binary"], RELAYING] = (
         "plain"
     )
-    """plain, cloudevents-structured or cloudevents-binary."""
+    """Format of the messages: plain, cloudevents-structured or cloudevents-binary."""
     event_ttl_seconds: Annotated[int, Field(ge=1, le=int(MAX_TTL.total_seconds())), RELAYING] = 864_000
     """Shortest time to live of the events in this container."""
     delete_after_publish: Annotated[str | None, RELAYING] = None
@@ -187,31 +187,31 @@ class Settings(BaseSettings):
     parked_container: Name | None = None
     """Container of parked keys. Must exist. Without it, a rejected event halts its lease."""
     processor_name: Annotated[Name, RELAYING] = "outbox"
-    """Workers of one name share the work. Another name is another processor: a start of `now` leaves out what waits."""
+    """Workers of one name share the work. A new name is a new processor: if it starts at `now`, it leaves out events that wait."""
     instance_name: Name = Field(default_factory=default_instance_name)
-    """Must differ between live workers."""
+    """Name of this worker. Live workers must have different names."""
     start: Annotated[StartFrom | datetime, BeforeValidator(_start), RELAYING] = StartFrom.BEGINNING
     """Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone)."""
     lanes: Annotated[int, Field(ge=1, le=64), RELAYING] = 8
     """Ordered streams to the topic, each a connection."""
     recent_poll_seconds: Annotated[Seconds, Field(gt=0, le=60), RELAYING] = 0.075
-    """Pause between polls of a range whose last event is at most 100 pauses old. Then the pause grows to a second. A poll takes a request unit."""
+    """Pause between polls of a range while its last event is at most 100 pauses old. Later the pause grows to a second. A poll takes a request unit."""
     send_rate: Annotated[float | None, Field(ge=0.1, le=1e6), RELAYING] = None
     """Most messages a second that this process sends, of all its containers together. Default: no ceiling."""
     priority: Annotated[Literal["low", "high"] | None, RELAYING] = None
     """Priority of reads of the change feed, also for lag and replay. low leaves the request units to commits. The account needs priority-based execution."""
     throughput_bucket: Annotated[int | None, Field(ge=1, le=5), RELAYING] = None
-    """Throughput bucket of the container for these reads. Default: none."""
+    """Throughput bucket of the container for reads of the change feed. Default: none."""
     lease_expiration_seconds: Annotated[Seconds, Field(ge=2), RELAYING] = 60.0
-    """A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13."""
+    """A lease that was not renewed for this long is free. In this time a worker renews its leases 60/17 times and balances them 60/13 times."""
     grace_seconds: Seconds = 20.0
     """How long a drain waits for pages that are being handled."""
     health_port: Annotated[str, AfterValidator(_address)] = "8080"
     """Port of the health server on the loopback. In a container 0.0.0.0:8080, so that probes reach it. 0: any free port, which the log names."""
     stalled_seconds: Annotated[Seconds, Field(gt=0)] = 60.0
-    """A lease that makes no progress for this long makes the worker unready. What waits is polled four times as often."""
+    """A lease that makes no progress for this long makes the worker unready. In this time the worker measures the lag four times."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Lowest level that is logged."""
+    """Lowest level of records that are logged."""
 
     @property
     def container(self) -> str:
