@@ -18,7 +18,8 @@ partition adds a poll, a checkpoint and a smaller page, and an event costs more.
 its rate grows with the sessions until its core is full. With more sessions than slots (32), a session waits until another has ended.
 
 A slow network costs one process little, for it waits for its {FLEET_PARTITIONS} partitions at the same time. More processes need more CPU
-for each event, because each has a smaller share of every page. They share two cores with the emulators, which end the growth here. Start another
+for each event, because each has a smaller share of every page. They share two cores with the emulators, which end the growth here. Each fleet
+was measured once, and its rate may be wrong by half. Start another
 worker when the first needs more than half of its core, or to survive the loss of one.
 """
 
