@@ -1,5 +1,6 @@
 """
-Records: frozen dataclasses that say what happened. The library hands them to hooks, such as those for logging, metrics and health.
+Records: frozen dataclasses that say what happened. The library hands them to hooks, such as those for logging, metrics and health. They are
+not stored: the documents of entities and events are in `stored_documents`.
 
 This module has the records of all packages, because a hook takes any record. `docs/reference/metrics.md` is generated from it.
 """

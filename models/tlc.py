@@ -32,7 +32,7 @@ class Tlc:
     def run(
         self, *words: str, tuned: Sequence[str], folder: Path, temporary: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run it in the folder of the modules, on one core; `tuned` is for Java."""
+        """Run TLC in the folder of the TLA+ modules, on one core. `tuned` has options of the Java machine."""
         command = [self.java, *tuned, f"-Djava.io.tmpdir={temporary}", "-cp", self.jar, "tlc2.TLC"]
         return subprocess.run(  # noqa: S603 - its words are ours
             [*command, "-workers", "1", *self.options, *words],

@@ -111,8 +111,8 @@ class Pump:
                 following = await self._next(page)
                 del page  # frees the page's memory before the next read
         finally:
-            # Tell the next owner that the range was behind: by then the range may have grown beyond the
-            # position, and would hide it.
+            # Tell the next owner that the range's newest change was below the position. By then the range may have
+            # grown beyond the position, and nothing else would show it.
             if self._regression is not None:
                 owned.mark({BEHIND: str(self._regression.lowest)})
 

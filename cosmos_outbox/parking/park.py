@@ -298,9 +298,10 @@ def _is_by_hand(failure: Failure | None) -> bool:
 
 async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> ParkedKey | None:
     """
-    Return the parked key of a partition of the store; None if the key is certainly not parked.
+    Return the parked key whose documents are in this partition of the parked store; None if the key is certainly not parked.
 
-    If `prove` is False, None only means that a read found no document. The caller's own write then shows whether there is one.
+    If `prove` is False, None only means that a read found no document, perhaps at a replica that lags behind. The caller's own write then
+        shows whether there is one.
 
     Raises:
         PreconditionFailed: the key is parked, but the read was behind; read again.

@@ -289,7 +289,11 @@ class Relay:
     async def _hold(
         self, parking: Parking, progress: _Progress, key: str, stream: Sequence[Delivery]
     ) -> list[Delivery]:
-        """Hold the events of a key. If the key is not parked, return the events that are to be sent."""
+        """
+        Append the events to the queue of their parked key; park the key first if one of them was rejected.
+
+        Return the events that are not held, because the key is not parked any more.
+        """
         failure, parked = progress.failures.pop(key, None), progress.lease.parked
         try:
             if failure is not None:

@@ -1,6 +1,8 @@
 """
 Topics and refusals: send each message to the topics of its route, and decide whether a refusal is the fault of the message or of its topic.
 
+The relay (`relay`) then parks the key of a message at fault.
+
 A broker that refuses a message and names it as the cause may refuse every other message as well. A broker that fails without
 naming a message may fail because of one. What else the topic accepts decides:
 

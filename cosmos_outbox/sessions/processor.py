@@ -104,8 +104,8 @@ class SessionProcessor:
     @property
     def receiving(self) -> bool:
         """
-        Say whether messages can be received. After a failure this is False until a message is settled, or the broker answers a call that
-        no session has messages.
+        Say whether messages can be received. After a failure this is False until a message is settled, or the broker answers
+        that no session has messages.
         """
         return not self._failures
 

@@ -183,7 +183,7 @@ class Slots:
             leave.set_result(None)
 
     def make_room(self) -> None:
-        """Have as many idle sessions leave as other sessions wait for slots, the longest idle first."""
+        """For each session that waits for a slot, ask an idle session to give its slot back. The session that was idle for longest comes first."""
         if not self._queue:
             return
         more = len(self._queue) - sum(held.leaving for held in self._holders)

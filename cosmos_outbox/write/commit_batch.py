@@ -44,8 +44,9 @@ class CommitBatch:
     One transactional batch.
 
     Events come before entities. So a repeated commit fails on the id of an event, which proves that the first one was
-    written, and never on an etag, which proves nothing. A record comes between them. So if another process has already
-    committed the same effect, the batch fails on the record, even if its entities were changed too.
+    written, and never on an etag, which proves nothing. The record of a consumer's inbox or of an idempotency key comes
+    between them. So if another process has already committed the effect of the same message or request, the batch fails on the record,
+    even if its entities were changed too.
     """
 
     commit_id: str

@@ -169,7 +169,7 @@ class UnitOfWork:
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
-        Write a dict, dataclass or model of the application's own shape with the next commit; see `Documents.save`.
+        Write a dict, dataclass or model that is no `Entity` of this library with the next commit; see `Documents.save`.
         """
         return self.documents(type(model)).save(model, etag=etag)
 

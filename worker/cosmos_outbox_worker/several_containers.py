@@ -94,7 +94,7 @@ class Workers(Program[Any, Any]):
                         worker.drain()
                     await worker.run()
             except OutboxError as error:
-                _logger.error("worker.refused %s, and tries again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
+                _logger.error("worker.refused %s; the worker tries again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
                 vitals.note_restart()
                 failed = LeasesBalanced(owner=settings.instance_name, outcome="failed", error=error)
                 guard(log_hook, vitals, telemetry)(failed)

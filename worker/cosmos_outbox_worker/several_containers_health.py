@@ -1,4 +1,4 @@
-"""Health of several containers: merge the health of the workers of one process, and name a cause that several have only once."""
+"""Health of several containers: merge the health of the workers of one process, and list a cause once if several workers have it."""
 
 from __future__ import annotations
 

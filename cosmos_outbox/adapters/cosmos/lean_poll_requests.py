@@ -141,7 +141,7 @@ class LeanPolls:
             return answer.status, answer.headers
 
     def _stop(self) -> None:
-        # A poll that fails costs a second request. So the SDK asks for a while, before polls are tried again.
+        # A lean poll that fails costs a second request. So only the SDK reads the feed for a while, before lean polls are tried again.
         # The pause grows to hours if a gateway lets no poll through.
         now = asyncio.get_running_loop().time()
         if now < self._paused_until:

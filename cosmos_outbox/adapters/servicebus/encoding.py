@@ -1,5 +1,6 @@
 """
-Encoding: write the AMQP 1.0 bytes of a message once, and append them to the SDK's batch.
+Encoding: write the AMQP 1.0 bytes of a message once, and append them to the SDK's batch. `message_format` decides what a message contains,
+such as its id.
 
 The SDK's `add_message` makes several objects of a message and encodes it twice, the first time only to count its bytes.
 That took two thirds of the relay's CPU. This module writes the same bytes. It relies on three private attributes of a
