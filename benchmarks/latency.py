@@ -20,13 +20,12 @@ from azure.servicebus.aio import ServiceBusClient
 
 from benchmarks.emulated import Emulated, commit_events, emulated
 from benchmarks.processes import running_loop, running_worker
+from benchmarks.relay import EVENTS_IN_COMMIT, KEYS
 from benchmarks.report import percentile, report, show
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 from cosmos_outbox_worker.main import collect_seldom
 
-KEYS = 1000
 ROUNDS = 2
-EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
 RANGES = 4
 WARM_COMMITS = 16  # so many commits reach all of the ranges
 SELDOM_LONGER = 6  # times as long: at one event a second, a range rests for four seconds
@@ -55,7 +54,7 @@ async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Size
                 measured.append((percentile(latencies, 0.99), percentile(latencies, 0.5)))
         for way, measured in rounds.items():
             p99, p50 = min(measured)
-            show(f"(c) {rate} events/s, {way}: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
+            show(f"{rate} events/s, {way}: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
             prefix = "bare_" if way == "bare loop" else ""
             found |= {f"{prefix}p50_ms_{rate}": p50, f"{prefix}p99_ms_{rate}": p99}
         found[f"p50_ratio_{rate}"] = round(found[f"p50_ms_{rate}"] / found[f"bare_p50_ms_{rate}"], 2)
@@ -78,9 +77,7 @@ async def measure_seldom(system: Emulated, bus: ServiceBusClient, sizes: Sizes) 
             reads = await system.requests("changefeed") - reads
         p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
         each = round(reads / seconds / RANGES, 1)
-        show(
-            f"(h) {rate} events/s, {RANGES} ranges: p50 | p99", f"{p50} | {p99} ms, {each} reads/s of a range"
-        )
+        show(f"{rate} events/s, {RANGES} ranges: p50 | p99", f"{p50} | {p99} ms, {each} reads/s of a range")
         found |= {f"seldom_p50_ms_{rate}": p50, f"seldom_p99_ms_{rate}": p99, f"seldom_reads_{rate}": each}
     return found
 

@@ -30,7 +30,7 @@ KEYS = 1000
 DELAYS_MS = (0, 5, 20)
 SLOW_ACK_MS = 200
 LARGE_TEXT, MANY_LEASES = "x" * 40_000, 100
-EVENTS_IN_COMMIT = 5
+EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
 # How many events the design of the sample sends, by the delay in ms. It is slow: with a delay of 20 ms, 150 events take seven seconds.
 SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}
 
