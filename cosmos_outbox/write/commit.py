@@ -1,11 +1,12 @@
 """
-Send one commit, repeat it where that is safe, and find out its outcome if an answer was lost.
+Send one commit, repeat it where that is safe, and find out its outcome if an answer was lost. `commit_batch.py`
+decides what is written.
 
 A commit is safe to repeat because every write in it is conditional: events and new entities are created under ids that
-no other commit uses, and changed entities are replaced under an etag that never comes back. So at most one of any
-number of attempts is applied, even if some are still on their way. It remains to find out whether one was applied. Only
-an event proves that: its document names the commit that wrote it. If a commit has no event, its answer was lost, and
-the store refuses a later attempt, then its outcome stays unknown.
+no other commit uses, and changed entities are replaced under an etag that never comes back. So at most one attempt is
+applied, even if earlier attempts are still on their way. Only an event proves that an attempt was applied: the event's
+document contains the id of its commit. Suppose that a commit has no event, the answer to an attempt was lost, and the
+store refuses a later attempt. Then its outcome stays unknown.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from cosmos_outbox.write.commit_batch import CommitBatch
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 
-# Within this time of the first attempt, a missing event proves that the commit was not applied. (The time is
-# shorter for an event whose time to live is short.) Later, the event may have been sent and deleted, so its
-# absence proves nothing.
+# For this long after the first attempt (or for half of the event's time to live, if that is shorter), a missing
+# event proves that the commit was not applied. Later, the event may have been sent and deleted, so its absence
+# proves nothing.
 ABSENCE_PROVES_FOR = timedelta(minutes=1)
 
 
 class Submission:
     """
-    One commit on its way to the store. Only this class knows whether the outcome of the commit is in doubt.
+    One commit that is sent to the store, in several attempts if necessary. It knows whether an attempt without an
+    answer may have written the commit.
 
     Args:
         store: the store that is written to.
@@ -42,32 +44,33 @@ class Submission:
     """
 
     def __init__(self, store: Store, commit: CommitBatch, options: RetryOptions) -> None:
-        self._store, self._options = store, options
-        self.commit = commit
+        self._store, self._options, self.commit = store, options, commit
+        self._log_fields = {"commit": commit.commit_id}
         self._loop = asyncio.get_running_loop()
-        # When the first attempt was made, and how long the machine had been asleep by then
+        # The time of the first attempt, and for how long the machine had been asleep (suspended) at that time
         self._first_sent: tuple[float, float] | None = None
-        self._sent = False  # an earlier call sent it
-        self.attempts = 0  # attempts of the current call
+        self._sent = False  # True if an earlier call of `send` sent the commit
+        self.attempts = 0  # how many attempts the current call of `send` has made
         # The result, once the commit is known to be in the store: the etags by document id, and the request
         # charge
         self.etags: dict[str, str | None] = {}
         self.request_charge = 0.0
-        self._in_doubt = False  # an attempt was, or may still be, applied without an answer
-        self._is_absent = False  # the last read was answered, and found no event
-        self._deadline: Deadline  # the deadline of the current call
+        self._in_doubt = False  # True if an attempt without an answer may have written the commit
+        self._is_absent = False  # True if the last read of the event was answered, and found no event
+        self._deadline: Deadline  # the deadline of the current call of `send`
 
     async def send(self) -> None:
         """
         Write the commit once, and return when it is known to be in the store.
 
-        After CommitOutcomeUnknown, a cancellation, or an error of other code, `send` may be called again.
+        After CommitOutcomeUnknown, a cancellation, or an error that is not of this library, `send` may be called again.
 
         Raises:
             NotFound, Conflict, PreconditionFailed, InvalidRequest, RequestTooLarge, AccessDenied: the commit is not
                 written.
-            TooManyRequests, StoreUnavailable: the commit is not written, and the time is up.
-            CommitOutcomeUnknown: the outcome could not be found out in time, or no proof is left.
+            TooManyRequests, StoreUnavailable: the commit was not written before the deadline.
+            CommitOutcomeUnknown: the outcome could not be found out before the deadline, or the commit has no event, which
+                would prove that it was written.
         """
         self._deadline, self.attempts = Deadline(self._options), 0
         self._first_sent = self._first_sent or (self._loop.time(), suspended_seconds())
@@ -112,14 +115,14 @@ class Submission:
         self, refusal: errors.Conflict | errors.NotFound | errors.PreconditionFailed
     ) -> bool:
         """
-        Find out whether an earlier attempt wrote a commit that the store refused: an attempt of this process, or one
-        that the SDK or a proxy repeated.
+        Find out whether a commit that the store refused had been written by an earlier attempt. That attempt may also
+        be a copy that the SDK or a proxy sent.
 
         Raises:
-            CommitOutcomeUnknown: the time is up, or no proof is left.
+            CommitOutcomeUnknown: the outcome could not be found out before the deadline, or no event can prove it.
         """
         if isinstance(refusal, errors.PreconditionFailed) and refusal.expected == UNKNOWN_ETAG:
-            return False  # no attempt can have been applied
+            return False  # the etag matches no document, so no attempt can have been applied
         event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
             # The store refused an entity. Events precede entities in the batch, so every event id was free:
@@ -134,7 +137,7 @@ class Submission:
                     return ours
             if refused is None and self._is_absent and self._absence_proves():
                 return False
-            attempt += 1  # the replica that was read lags, or the event has been deleted since
+            attempt += 1  # no event was found: the replica lags, or the event has been deleted since
             if not await self._deadline.pause(attempt):
                 raise self._unknown() from refusal
         if self._in_doubt:
@@ -148,8 +151,8 @@ class Submission:
 
     async def _is_ours(self, event_id: str | None) -> bool | None:
         """
-        Return whether this commit wrote the stored event. Return None if there is no such event, or if it cannot be
-        read.
+        Read the event with this id, and return whether this commit wrote it. Return None if there is no such event, or
+        if it cannot be read.
         """
         if event_id is None:
             return None
@@ -160,33 +163,33 @@ class Submission:
             self._is_absent = True
             return None
         except errors.StoreError as error:
-            _logger.debug("commit.look_failed", extra={"commit": self.commit.commit_id}, exc_info=error)
+            _logger.debug("commit.look_failed: cannot read it back", extra=self._log_fields, exc_info=error)
             return None
         return commit_id_of(document) == self.commit.commit_id
 
     def _absence_proves(self) -> bool:
         if self.commit.proof is None or self._first_sent is None:
             return False
-        # The service counts whole seconds, so an event may live up to a second less than its time to live.
-        # Its absence is a proof for half of that time.
+        # Cosmos DB counts whole seconds, so an event may be deleted up to a second before its time to live
+        # ends. For safety, a missing event proves only in the first half of that time that nothing was written.
         lives_for = (self.commit.proof.ttl - timedelta(seconds=1)) / 2
         sent_at, suspended_before = self._first_sent
         elapsed = self._loop.time() - sent_at + max(0.0, suspended_seconds() - suspended_before)
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
     async def _resolve(self) -> None:
-        """Treat a commit whose own answer was lost as written. Read the etags that its entities have now."""
+        """Finish a commit that was written although its answer was lost: read the etags of its entities."""
         for part in self.commit.parts:
             self.etags[part.tracked.id] = UNKNOWN_ETAG
             try:
                 stored = await self._read(part.tracked.id)
             except errors.StoreError:
                 continue
-            # Equal content shows that no later commit or other program has changed the entity, so its etag is
-            # that of this commit.
+            # If the stored content is that of this commit, no other program has changed the entity since, so
+            # its etag is the one that this commit set.
             if strip_system(stored) == part.document:
                 self.etags[part.tracked.id] = stored["_etag"]
-        _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
+        _logger.info("commit.resolved: it was written", extra=self._log_fields | {"attempts": self.attempts})
 
     def _read(self, document_id: str) -> Awaitable[Document]:
         # Read from the replica that takes writes. Older data would not prove that an event is absent, and
@@ -195,8 +198,8 @@ class Submission:
 
     async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
         """
-        Return a refusal that also states the etag or the type of the stored document. The service's answer does not
-        state them.
+        Return the store's refusal, completed by the etag or the type of the stored document, which the answer of the
+        service does not contain.
         """
         wanting = isinstance(refusal, errors.Conflict) or (
             isinstance(refusal, errors.PreconditionFailed) and not refusal.actual
@@ -205,7 +208,7 @@ class Submission:
             return refusal
         try:
             document = await self._read(refusal.document_id)
-        except errors.StoreError:  # the document was deleted since, or is unreadable; the refusal stands
+        except errors.StoreError:  # the document was deleted since, or cannot be read
             return refusal
         of: dict[str, Any] = {"document_id": refusal.document_id, "partition_key": self.commit.partition_key}
         if isinstance(refusal, errors.PreconditionFailed):
@@ -214,8 +217,8 @@ class Submission:
 
     async def _pause_or_give_up(self, failure: errors.TooManyRequests | errors.StoreUnavailable) -> None:
         _logger.info(
-            "commit.repeated",
-            extra={"commit": self.commit.commit_id, "attempt": self.attempts, "reason": str(failure)},
+            "commit.repeated: an attempt failed, and the next one follows if time is left",
+            extra=self._log_fields | {"attempt": self.attempts, "reason": str(failure)},
         )
         if not await self._deadline.pause(self.attempts, failure.retry_after):
             if self._in_doubt:

@@ -1,4 +1,6 @@
-"""Repository: read and write the entities of one type inside a unit of work."""
+"""
+Repository: read and write the entities of one type inside a unit of work. `change_tracking.py` decides what the next commit writes.
+"""
 
 from __future__ import annotations
 
@@ -81,11 +83,11 @@ class Repository(Generic[EntityT]):
             entity_id: the id of the entity.
             partition_key: the partition key of the entity, as `key_of` of the class makes it. Defaults to that of the
                 tracked entity with this id, else to the id.
-            if_none_match: an etag; NotModified is raised while the entity still has it.
+            if_none_match: an etag that the caller knows. If the entity still has it, NotModified is raised.
             include_deleted: whether to return also an entity that is marked as deleted, or deleted by this unit of
                 work.
-            at_least: the least version of the entity, such as a message's `entity_version`, because a replica may lag
-                behind the message. Defaults to None: any version that a replica has.
+            at_least: the lowest version that the caller accepts, such as a message's `entity_version`. Without it, a
+                replica that lags may return an older version. Defaults to None: any version.
 
         Raises:
             UsageError: the container takes no such id or partition key; or no partition key is given, and the class's
@@ -101,7 +103,7 @@ class Repository(Generic[EntityT]):
             given = f"`uow.repository({self._type.__name__})` takes an id, which is a text, and no object of {type(entity_id).__name__}"
             raise UsageError(f"{given}: pass the `id` of an entity, or `str(…)` of a UUID or a number.")
         with self._entities.alone():
-            self._entities.refusal = None  # a new attempt begins
+            self._entities.refusal = None  # if a commit was refused, this read begins a new attempt
             tracked = self._entities.find(self._kinds, entity_id, partition_key)
             if tracked is None:
                 entity = await self._fetch(entity_id, partition_key, if_none_match, at_least)
@@ -114,7 +116,8 @@ class Repository(Generic[EntityT]):
                     document_id=entity_id,
                     partition_key=tracked.key,
                 )
-            if at_least is not None and entity.version < at_least:  # the entity was tracked before
+            # This unit of work read the entity earlier, in a version that is too old.
+            if at_least is not None and entity.version < at_least:
                 raise too_old({"id": entity_id, "version": entity.version}, at_least)
             if self._is_gone(entity) and not include_deleted:
                 why = ": it is deleted; `include_deleted=True` returns what is still stored."
@@ -138,8 +141,8 @@ class Repository(Generic[EntityT]):
         Return an entity as `read` does, but None where `read` raises NotFound.
 
         Raises:
-            UsageError: see `read`; or nothing was found without a `partition_key`, and the class has a partition key of
-                its own.
+            UsageError: see `read`; or nothing was found, no `partition_key` was given, and the partition key of the
+                class is not its id.
             UnreadableDocument, TryLater: see `read`.
         """
         try:
@@ -336,14 +339,14 @@ class Repository(Generic[EntityT]):
         unreadable: list[UnreadableDocument] = []
         with self._entities.alone():
             page = await retry_reads(fetch, self._options)
-            self._entities.refusal = None  # a new attempt begins
+            self._entities.refusal = None  # if a commit was refused, this read begins a new attempt
             for document in page.documents:
                 try:
                     entity = self._prefer_tracked(self._restore(document))
                 except UnreadableDocument as error:
                     unreadable.append(error)
                     _logger.warning(
-                        "document.unreadable", extra={"document": error.document_id}, exc_info=error
+                        "document.unreadable %s", error, extra={"document": error.document_id}, exc_info=error
                     )
                     continue
                 if include_deleted or not self._is_gone(entity):
