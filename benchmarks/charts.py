@@ -13,14 +13,13 @@ Rows = Sequence[Mapping[str, float]]
 _KNEES = f"""
 ## How cost grows
 
-A worker reads one page of each partition at a time and sends while it reads, so a few partitions fill its core. Beyond that knee each
-partition adds a poll, a checkpoint and a smaller page, and an event costs more. A consumer handles the messages of a session one after another, so
-its rate grows with the sessions until its core is full. With more sessions than slots (32), a session waits until another has ended.
+A worker reads one page of each partition at a time and sends while it reads, so a few partitions fill its core. Each further
+partition adds a poll, a checkpoint and a smaller page, so an event costs more. A consumer handles the messages of a session one after another, so
+its rate grows with the sessions until its core is full. It handles 32 sessions at once, and more sessions have to wait.
 
-A slow network costs one process little, for it waits for its {FLEET_PARTITIONS} partitions at the same time. More processes need more CPU
-for each event, because each has a smaller share of every page. They share two cores with the emulators, which end the growth here. Each fleet
-was measured once, and its rate may be wrong by half. Start another
-worker when the first needs more than half of its core, or to survive the loss of one.
+A slow network costs a worker little, because it waits for its {FLEET_PARTITIONS} partitions at the same time. More workers need more CPU
+for each event, because each reads smaller pages. Here the workers share two cores with the emulators, so their rate soon stops growing.
+Start another worker when the first needs more than half of its core, or to survive the loss of one.
 """
 
 
@@ -33,16 +32,16 @@ def draw(figures: Mapping[str, Any]) -> str:
     delays = ", ".join(str(delay) for delay in DELAYS_MS)
     return _KNEES + "".join(
         [
-            _chart("Events a second of one worker by partitions", [rows["partitions"]], "events a second"),
-            _chart("Messages a second of one consumer by sessions", [rows["sessions"]], "messages a second"),
-            _chart(f"Events a second of a fleet by processes, at {delays} ms", fleets, "events a second"),
-            "\n| | Count | A second | CPU ms each |\n|---|---|---|---|\n",
-            *_table("partitions of one worker", rows["partitions"]),
-            *_table("sessions of one consumer", rows["sessions"]),
+            _chart("Events/s of one worker by number of partitions", [rows["partitions"]], "events/s"),
+            _chart("Messages/s of one consumer by number of sessions", [rows["sessions"]], "messages/s"),
+            _chart(f"Events/s by number of workers, with replies {delays} ms later", fleets, "events/s"),
+            "\n| What grows | Number | Events or messages per second | CPU ms per event or message |\n|---|---|---|---|\n",
+            *_table("partitions that one worker reads", rows["partitions"]),
+            *_table("sessions that one consumer handles", rows["sessions"]),
             *(
                 line
                 for delay, fleet in zip(DELAYS_MS, fleets, strict=True)
-                for line in _table(f"processes, replies {delay} ms later", fleet)
+                for line in _table(f"worker processes, if each reply takes {delay} ms more", fleet)
             ),
         ]
     )

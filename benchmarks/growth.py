@@ -2,8 +2,7 @@
 Measure how the cost of an event or message grows with the number of partitions, sessions and worker processes.
 
 One worker reads more and more partitions, one consumer handles more and more sessions, and more and more worker processes share
-the partitions on a slow network. The emulators run in a process of their own. Each row has the medians of several rounds, or the results
-of a single round for worker processes.
+the partitions on a slow network. The emulators run in a process of their own. Each row has the medians of several rounds.
 
 `python -m benchmarks.growth [--quick]`; the last line is one JSON object, from which `benchmarks.charts` draws charts.
 """
@@ -28,8 +27,8 @@ from benchmarks.ways import RELAY_PAGE
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 from cosmos_outbox_worker.main import collect_seldom
 
-SHARES = (1, 4, 16, 64)  # partitions of a worker, or sessions of a consumer
-FLEET = (1, 2, 4, 8)  # processes
+SHARES = (1, 4, 16, 64)  # how many partitions a worker reads, or how many sessions a consumer handles
+FLEET = (1, 2, 4, 8)  # how many worker processes there are
 FLEET_PARTITIONS = 8
 DELAYS_MS = (2, 10, 30)  # the delay of every reply of Cosmos DB and every acknowledgement of a send
 _SETTLED_SECONDS = 0.1
@@ -64,7 +63,10 @@ async def measure_rows(
 
 
 async def measure_partitions(system: Emulated, sizes: Sizes) -> list[Row]:
-    """Return the cost of an event in one worker for each number of partitions from which the events come."""
+    """
+    Let a worker relay events of 1 to 64 partitions. Return, for each number of partitions, the events per second and the CPU time of
+    an event.
+    """
     events, in_commit = sizes.events, EVENTS_IN_COMMIT
     data = {n: await system.new_events(events, in_commit=in_commit, partitions=n) for n in SHARES}
 
@@ -76,7 +78,7 @@ async def measure_partitions(system: Emulated, sizes: Sizes) -> list[Row]:
 
 
 async def measure_sessions(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> list[Row]:
-    """Return the cost of a message in one consumer for each number of sessions in which the messages come."""
+    """Let a consumer handle 1 to 64 sessions. Return for each number its messages per second and CPU time per message."""
 
     async def run(sessions: int) -> Row:
         in_session = max(2, sizes.messages // sessions)
@@ -87,7 +89,7 @@ async def measure_sessions(system: Emulated, bus: ServiceBusClient, sizes: Sizes
 
 
 async def measure_fleet(system: Emulated, sizes: Sizes, delay_ms: float) -> list[Row]:
-    """Return the cost of an event in all worker processes together for each number of processes that share the partitions."""
+    """Let 1 to 8 workers share eight partitions. Return for each number their events per second and CPU time per event."""
     data = await system.new_events(sizes.events, in_commit=EVENTS_IN_COMMIT, partitions=FLEET_PARTITIONS)
 
     async def run(processes: int) -> Row:
@@ -111,7 +113,7 @@ async def measure_fleet(system: Emulated, sizes: Sizes, delay_ms: float) -> list
         cpu_ms = sum(one["cpu_s"] for one in used) * 1000 / sizes.events
         return {"per_second": per_second, "cpu_ms": cpu_ms}
 
-    return await measure_rows(f"processes, +{delay_ms} ms", FLEET, 1, run)
+    return await measure_rows(f"processes, +{delay_ms} ms", FLEET, sizes.rounds, run)
 
 
 async def _share(system: Emulated, leases: str, workers: int) -> None:
