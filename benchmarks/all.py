@@ -2,9 +2,9 @@
 Run the benchmarks one after another, and write their figures to a JSON file and to a page of the documentation.
 
 `python -m benchmarks.all [NAME ...]` says for each figure whether it meets its goal, and writes benchmarks/figures.json and
-docs/reference/figures.md. Figures of benchmarks that were not run stay as they were, with their dates. With `--guard` it writes nothing.
-It compares the results with the committed figures, and warns about each ratio that became worse by more than a tenth. This is only a
-warning, because other programs on a busy machine can also make a figure worse.
+docs/reference/figures.md. Figures of benchmarks that were not run stay as they were, with their dates. With `--guard` it writes nothing,
+but compares the results with the committed figures, and warns about each ratio that became worse by more than a tenth. It only warns,
+because other programs on a busy machine can also make a figure worse.
 """
 
 from __future__ import annotations
@@ -32,27 +32,26 @@ WORSE = 0.1
 
 _HEAD = """# Figures
 
-Measured by `make bench BENCH=all` of the repository against the emulators: no TLS and no network, so on Azure more of the time is
-spent outside of the library. Both sides of a ratio were measured in the same run, in turn. Most are medians of several rounds. The CPU of
-a commit is that of all rounds, and five that share 100 leases were measured once. Where a benchmark ran more than once, its median stands
-here, with the lowest and the highest run.
-`make bench BENCH=NAME` prints how a figure came about.
+`make bench BENCH=all` in a clone measured these figures against the emulators, without TLS and network. So on Azure more of the time is spent outside
+of the library. Both sides of a ratio (÷) were measured in the same run, in turn. Most figures are medians of several rounds. The CPU time
+of a commit is that of all rounds, and the sharing of 100 leases was measured once. If a benchmark ran more than once, a row shows the
+median, and in brackets the lowest and the highest run. `make bench BENCH=NAME` also prints the results behind a figure.
 
-| Benchmark | What | Measured | Goal |
+| Benchmark | What is measured | Result | Goal |
 |---|---|---|---|
 """
 _ABSOLUTE = """
-The other figures are times and sizes on the machine that measured, which has two cores and runs the emulators, too:
+These figures are times, rates and sizes on the measuring machine, which has two cores and also runs the emulators:
 
-| Benchmark | What | Measured | Goal |
+| Benchmark | What is measured | Result | Goal |
 |---|---|---|---|
 """
 _MISSED = """
-What misses its goal, and why:
+Figures that miss their goals, and the reasons:
 
 """
 _WHERE = """
-| Benchmark | When | Python | Cores | Load before | Runs |
+| Benchmark | Date | Python version | CPU cores | System load before | Runs |
 |---|---|---|---|---|---|
 """
 
@@ -89,9 +88,9 @@ def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """Return the text of the page of figures, with the reasons why some figures miss their goals."""
+    """Return the text of docs/reference/figures.md: the figures, their goals, and why some figures miss them."""
     ratios, absolute = list[str](), list[str]()
-    missed = dict[str, list[str]]()  # the figures by the reason that they share
+    missed = dict[str, list[str]]()  # for each reason: the figures that miss their goals because of it
     for goal in GOALS:
         value = goal.of(measured["figures"])
         if value is not None:
@@ -141,9 +140,9 @@ def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
 
 
 def main() -> None:
-    """Parse the arguments, run the benchmark, and print its output."""
+    """Run the benchmarks that the arguments name. Compare their figures with the committed figures, or write them to FIGURES and TABLE."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--guard", action="store_true", help="compare with the figures that landed last")
+    parser.add_argument("--guard", action="store_true", help="compare with the committed figures")
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="run each N times, keep the medians")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
     options = parser.parse_args()
@@ -162,7 +161,7 @@ def main() -> None:
         say(line)
     if options.guard:
         for line in warnings(json.loads(FIGURES.read_text()), figures):
-            say(f"::warning title=slower::{line}")  # GitHub shows this line beside the change
+            say(f"::warning title=slower::{line}")  # GitHub shows such a line as a warning
     else:
         known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
         measured = {

@@ -1,5 +1,6 @@
 """
-The figures that the project stands for: what each says, what it has to be, and which are compared from landing to landing.
+The figures of the benchmarks: what each measures, and its bound (the goal). Some figures are ratios, which `benchmarks.all --guard`
+compares with the committed figures.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One figure of a benchmark's last line, and its bound. A figure without a bound is shown beside another that has one."""
+    """
+    One figure that a benchmark prints, and its bound. A figure without a bound is only shown for comparison with another figure.
+
+    says: what the figure measures. Each text is a row in a table of docs/reference/figures.md, and has to be clear without the other rows.
+    """
 
     benchmark: str
     key: str
     says: str
     at_most: float | None = None
     at_least: float | None = None
-    ratio: bool = True  # both sides are measured in the same run, so figures of two machines compare
-    why: str = ""  # why it misses the bound, as a profile shows
+    ratio: bool = True  # False for an absolute figure; only ratios can be compared between machines
+    why: str = ""  # the reason that a profiler showed, printed if the figure misses its bound
 
     def of(self, figures: Mapping[str, Mapping[str, Any]]) -> float | None:
-        """Return the figure; None if it was not measured."""
+        """Find this figure in the results of all benchmarks. Return None if it was not measured."""
         value = figures.get(self.benchmark, {}).get(self.key)
         return float(value) if isinstance(value, int | float) else None
 
@@ -33,7 +38,7 @@ class Goal:
         return self.at_least is None or value >= self.at_least
 
     def worsened(self, before: float, now: float) -> float:
-        """Return by which fraction a figure became worse, below zero if it became better; 0 if it has no bound."""
+        """Return by which fraction a figure became worse. This is negative if it became better, and 0 if the figure has no bound."""
         change = now / before - 1 if before else 0.0
         if self.at_most is not None:
             return change
@@ -41,7 +46,7 @@ class Goal:
 
     @property
     def bound(self) -> str:
-        """Return the bound as people write it."""
+        """Return the bound as a text, such as `<= 1.5`."""
         if self.at_most is not None:
             return f"<= {self.at_most}"
         return "none" if self.at_least is None else f">= {self.at_least}"
@@ -59,33 +64,38 @@ BENCHMARKS = (
     "emulators",
 )
 
-# What several figures of the SDK's receivers miss their goals by
+# The reason for which several figures of the SDK's receivers miss their goals
 _OPENING = (
     "Azure's SDK sleeps 450 ms while it opens the receiver of a session and up to a second while it closes one "
     "([reports](../explanation/sdk-reports.md)). "
 )
 
 _POLL = (
-    "aiohttp takes a third of a poll's CPU, asyncio a sixth, and the library a seventh. The goal was met by HTTP code of our own, which was "
-    "deleted for aiohttp."
+    "aiohttp takes a third of a poll's CPU, asyncio a sixth, and the library a seventh. Our own HTTP code met the goal, but was "
+    "replaced by aiohttp."
 )
 
 _TOPIC = (
-    "A commit, a read of the feed and a send, each of the SDK, take most of it: a bare loop that polls without a pause is "
-    "shown by `make bench BENCH=latency` beside it, and the ratio of the medians stands above."
+    "The SDKs' commit, read of the feed and send take most of the time: a bare loop, which does nothing else, "
+    "takes nearly as long."
 )
+_RECEIVED = "from an event's commit to its receipt at"
 _BUSY = (
-    "The load is sent by the process that consumes. 500 messages a second take half of its core with the lean receiver and "
-    "three quarters with the SDK's, and sending them takes the rest. At 50 a second the median is 5 ms with either."
+    "The consuming process also sends the messages. Receiving 500 per second takes half of its core with the lean receiver "
+    "and three quarters with the SDK's. At 50 per second the median is 5 ms with both."
 )
-_RECEIVERS = (("sdk", "SDK"), ("lean", "lean receiver"))
+_LONG_SESSIONS = (
+    "A message takes more CPU than in a bare loop ([decision 33](../decisions/0033-what-a-message-of-a-long-session-costs.md)): half "
+    "of the difference is the unit of work and its commit, a quarter the tasks and time limits. So one core handles fewer messages."
+)
+_RECEIVERS = (("sdk", "the SDK's receiver"), ("lean", "our lean receiver"))
 
 
 def _percentiles(
     benchmark: str, key: str, says: str, most: tuple[float, float], *, why: str = ""
 ) -> Iterator[Goal]:
-    """Yield the goals of a median, whose key has "p50", and of the 99th percentile, whose key has "p99" there. Both are in ms."""
-    keys, texts = (key, key.replace("p50", "p99")), (f"{says}: p50 in ms", "... p99")
+    """Yield the goals of a median and of a 99th percentile, in ms. `key` is the key of the median, with "p50" in it."""
+    keys, texts = (key, key.replace("p50", "p99")), (f"median ms {says}", f"p99 ms {says}")
     for one, text, at_most in zip(keys, texts, most, strict=True):
         yield Goal(benchmark=benchmark, key=one, says=text, at_most=at_most, ratio=False, why=why)
 
@@ -94,57 +104,56 @@ GOALS = (
     Goal(
         benchmark="commit",
         key="commit_overhead",
-        says="CPU of a commit over a batch of the SDK as its documentation opens it",
+        says="CPU time of a commit: our library ÷ the same batch with the bare SDK",
         at_most=1.1,
     ),
     Goal(
         benchmark="commit",
         key="commit_overhead_our_client",
-        says="... over a batch of the SDK with the faster client that `open_cosmos_client` opens",
+        says="CPU time of a commit: our library ÷ the same batch with the SDK on our `open_cosmos_client`",
         at_most=1.25,
         why=(
-            "Counted by callgrind, a commit takes 3.0 million instructions, of which 2.2 are the SDK's. Of the other 0.8, 35 % make the "
-            "documents of events and entity, look at their sizes and for numbers that Cosmos DB would round; 15 % write the entity and "
-            "read it back, which finds what could not be read; 12 % make the two events; 7 % are the limit of the attempt, and 7 % look "
-            "for changes that no commit wrote. Each is something that a commit promises."
+            "Of the 3.0 million instructions of a commit (callgrind), 2.2 million are the SDK's. Of the other 0.8 million, 35 % make the "
+            "documents and check their sizes and numbers, 15 % read the entity back to find values that would change, 12 % make the two "
+            "events, 7 % are the time limit, and 7 % look for changes that no commit wrote."
         ),
     ),
     Goal(
         benchmark="commit",
         key="concurrent_ratio",
-        says="commits a second of 64 tasks over batches of the SDK as its documentation opens it",
+        says="commits/s of 64 tasks: our library ÷ the same batches with the bare SDK",
         at_least=0.9,
     ),
     Goal(
         benchmark="commit",
         key="concurrent_ratio_our_client",
-        says="... over batches of the SDK with our client",
+        says="commits/s of 64 tasks: our library ÷ the same batches with the SDK on our `open_cosmos_client`",
         at_least=0.9,
-        why="One process uses one core, so 64 tasks commit as many more or fewer as a commit takes CPU.",
+        why="One process uses only one core. Our commit takes more CPU than a bare batch, so 64 tasks make fewer commits.",
     ),
     Goal(
         benchmark="relay",
         key="ceiling_ratio",
-        says="messages a second of the relay over a bare loop of both SDKs",
+        says="messages sent per second: our relay ÷ bare loop over the SDKs",
         at_least=3.0,
     ),
     Goal(
         benchmark="relay",
         key="encoder_ratio",
-        says="CPU of an event with our encoder over that with the SDK's",
+        says="CPU time of the relay per event: with our message encoder ÷ with the SDK's encoder",
         at_most=0.4,
     ),
     Goal(
         benchmark="relay",
         key="cpu_ms_per_event",
-        says="CPU ms for an event, pages of 1,000 and large batches",
+        says="CPU ms of the relay per event, with pages of 1,000 events and batches of 1 MB",
         at_most=0.055,
         ratio=False,
     ),
     Goal(
         benchmark="relay",
         key="cpu_ms_per_event_page100",
-        says="CPU ms for an event, pages of 100 and Standard's batches",
+        says="CPU ms of the relay per event, with pages of 100 events and batches of 256 KB",
         at_most=0.09,
         ratio=False,
     ),
@@ -152,13 +161,14 @@ GOALS = (
         Goal(
             benchmark="latency",
             key=f"p50_ratio_{rate}",
-            says=f"median from commit to topic at {rate} a second over that of a bare loop",
+            says=f"median time {_RECEIVED} {rate} events/s: our relay ÷ bare SDK loop",
             at_most=1.25,
+            why="No profile was made at this rate. Beyond the loop, the worker orders events by key and saves its position.",
         )
         for rate in (50, 500)
     ),
-    *_percentiles("latency", "p50_ms_50", "commit to topic at 50 a second", (15, 30), why=_TOPIC),
-    *_percentiles("latency", "p50_ms_500", "commit to topic at 500 a second", (18, 40), why=_TOPIC),
+    *_percentiles("latency", "p50_ms_50", f"{_RECEIVED} 50 events/s", (15, 30), why=_TOPIC),
+    *_percentiles("latency", "p50_ms_500", f"{_RECEIVED} 500 events/s", (18, 40), why=_TOPIC),
     *(
         goal
         for rate in (1, 5, 20)
@@ -166,13 +176,14 @@ GOALS = (
             *_percentiles(
                 "latency",
                 f"seldom_p50_ms_{rate}",
-                f"commit to topic at {rate} a second over four ranges",
+                f"{_RECEIVED} {rate} events/s in four ranges",
                 (60, 150),
+                why="A range is polled at least every 75 ms for 7.5 s after an event. Commit and send take the rest.",
             ),
             Goal(
                 benchmark="latency",
                 key=f"seldom_reads_{rate}",
-                says="... reads a second of a range",
+                says=f"how often per second the relay reads each of four ranges at {rate} events/s",
                 at_most=25,
                 ratio=False,
             ),
@@ -181,13 +192,13 @@ GOALS = (
     Goal(
         benchmark="changefeed",
         key="feed_ratio",
-        says="documents a second over a bare loop over the feed",
+        says="documents/s read from the change feed: our processor ÷ bare SDK loop",
         at_least=0.8,
     ),
     Goal(
         benchmark="changefeed",
         key="idle_cpu_ms_per_lease_s",
-        says="CPU ms of an idle lease a second, polled each second",
+        says="CPU ms per second for each idle lease that is polled every second",
         at_most=0.2,
         ratio=False,
         why=_POLL,
@@ -195,7 +206,7 @@ GOALS = (
     Goal(
         benchmark="changefeed",
         key="idle_cpu_ms_per_lease_s_5s",
-        says="CPU ms of an idle lease a second, polled every 5 s",
+        says="CPU ms per second for each idle lease that is polled every 5 s",
         at_most=0.07,
         ratio=False,
         why=_POLL,
@@ -203,98 +214,99 @@ GOALS = (
     Goal(
         benchmark="changefeed",
         key="leases_1000_acquire_intervals",
-        says="passes until one worker owns 1,000 leases",
+        says="time until one worker owns 1,000 leases ÷ time between two passes that acquire leases (13 s)",
         at_most=3,
         ratio=False,
     ),
     Goal(
         benchmark="changefeed",
         key="leases_1000_idle_cpu_ms_per_s_5s",
-        says="CPU ms a second of 1,000 idle leases on one worker",
+        says="CPU ms per second of a worker with 1,000 idle leases that are polled every 5 s",
         at_most=300,
         ratio=False,
     ),
     Goal(
         benchmark="processor",
         key="java_docs_ratio",
-        says="documents a second over Java's processor",
+        says="documents/s read from the change feed: our processor ÷ the Java SDK's processor",
         at_least=1.0,
     ),
     Goal(
         benchmark="processor",
         key="java_cpu_ratio",
-        says="documents a CPU second over Java's processor",
+        says="documents read per CPU second: our processor ÷ the Java SDK's processor",
         at_least=1.0,
     ),
     Goal(
         benchmark="processor",
         key="java_takeover_ratio",
-        says="seconds of a takeover over Java's",
+        says="seconds until a killed worker's leases have a new owner: our processor ÷ the Java SDK's",
         at_most=1.0,
     ),
     Goal(
         benchmark="processor",
         key="java_handover_ratio",
-        says="... of a worker that got SIGTERM",
+        says="seconds until a worker's leases have a new owner after SIGTERM: our processor ÷ the Java SDK's",
         at_most=0.6,
     ),
     Goal(
         benchmark="processor",
         key="java_balance_ratio",
-        says="seconds until five share 100 leases over Java's",
+        says="seconds until five workers share 100 leases evenly: our processor ÷ the Java SDK's",
         at_most=1.0,
     ),
     Goal(
         benchmark="processor",
         key="dotnet_docs_ratio",
-        says="documents a second over .NET's processor",
+        says="documents/s read from the change feed: our processor ÷ the .NET SDK's processor",
         at_least=3.5,
     ),
     Goal(
         benchmark="processor",
         key="dotnet_cpu_ratio",
-        says="documents a CPU second over .NET's processor",
+        says="documents read per CPU second: our processor ÷ the .NET SDK's processor",
         at_least=5.0,
+        why="A bare SDK loop takes 87 % of the CPU of our processor, so most of it is the SDK's.",
     ),
     Goal(
         benchmark="processor",
         key="dotnet_takeover_ratio",
-        says="seconds of a takeover over .NET's",
+        says="seconds until a killed worker's leases have a new owner: our processor ÷ the .NET SDK's",
         at_most=1.0,
     ),
     Goal(
         benchmark="processor",
         key="dotnet_handover_ratio",
-        says="... of a worker that got SIGTERM",
+        says="seconds until a worker's leases have a new owner after SIGTERM: our processor ÷ the .NET SDK's",
         at_most=0.6,
     ),
     Goal(
         benchmark="processor",
         key="dotnet_balance_ratio",
-        says="seconds until five share 100 leases over .NET's",
+        says="seconds until five workers share 100 leases evenly: our processor ÷ the .NET SDK's",
         at_most=1.0,
     ),
     Goal(
         benchmark="consume",
         key="short_per_s_sdk",
-        says="messages a second in sessions of one message each, SDK",
+        says="messages/s of a consumer with the SDK's receiver, in one-message sessions",
         at_least=150,
         ratio=False,
         why=_OPENING
-        + "The consumer has 256 receivers that open, wait or close at the same time. More of them would take more memory and connections.",
+        + "The consumer has 256 receivers. More of them would handle more sessions at once, but take more memory and connections.",
     ),
     Goal(
         benchmark="consume",
         key="short_cpu_ms_sdk",
-        says="... CPU ms of each",
+        says="CPU ms per message of a consumer with the SDK's receiver, in one-message sessions",
         at_most=5,
         ratio=False,
-        why="A bare loop of the SDK takes as much: a receiver has a connection of its own, and opening it takes twenty frames.",
+        why="A bare SDK loop takes as much CPU, because it also opens a connection and exchanges twenty frames for each receiver.",
     ),
     Goal(
         benchmark="consume",
         key="short_per_s_lean",
-        says="... messages a second of the lean receiver",
+        says="messages/s of a consumer with our lean receiver, in one-message sessions",
         at_least=600,
         ratio=False,
         why="A message takes 1.4 to 1.7 ms of CPU, so one core handles about 600. The emulators need the other core.",
@@ -302,57 +314,54 @@ GOALS = (
     Goal(
         benchmark="consume",
         key="short_cpu_ms_lean",
-        says="... CPU ms of each",
+        says="CPU ms per message of a consumer with our lean receiver, in one-message sessions",
         at_most=1.6,
         ratio=False,
     ),
     Goal(
         benchmark="consume",
         key="short_rate_ratio_sdk",
-        says="messages a second in sessions of one message each over a bare loop of the SDK with the same effects",
+        says="messages/s in one-message sessions: consumer with the SDK's receiver ÷ bare SDK loop",
     ),
     Goal(
         benchmark="consume",
         key="short_cpu_ratio_sdk",
-        says="... CPU of each",
+        says="CPU time per message in one-message sessions: consumer with the SDK's receiver ÷ bare SDK loop",
     ),
     Goal(
         benchmark="consume",
         key="short_rate_ratio_lean",
-        says="... messages a second of the lean receiver",
+        says="messages/s in one-message sessions: consumer with our lean receiver ÷ bare SDK loop",
     ),
     Goal(
         benchmark="consume",
         key="short_cpu_ratio_lean",
-        says="... CPU of each of the lean receiver",
+        says="CPU time per message in one-message sessions: consumer with our lean receiver ÷ bare SDK loop",
     ),
     Goal(
         benchmark="consume",
         key="long_rate_ratio_sdk",
-        says="messages a second in long sessions over a bare loop of the SDK with the same effects",
+        says="messages/s in long sessions: consumer with the SDK's receiver ÷ bare SDK loop",
         at_least=1.0,
-        why="One process uses one core, so it handles as many fewer as a message takes more CPU, which the next line explains.",
+        why=_LONG_SESSIONS,
     ),
     Goal(
         benchmark="consume",
         key="long_cpu_ratio_sdk",
-        says="... CPU of each",
+        says="CPU time per message in long sessions: consumer with the SDK's receiver ÷ bare SDK loop",
         at_most=1.25,
-        why=(
-            "[Decision 33](../decisions/0033-what-a-message-of-a-long-session-costs.md) lists what a message takes beyond a bare loop: "
-            "half of it is the unit of work and its commit, a quarter the tasks and time limits of handler, settlement and commit."
-        ),
+        why=_LONG_SESSIONS,
     ),
     Goal(
         benchmark="consume",
         key="long_rate_ratio_lean",
-        says="... messages a second of the lean receiver",
+        says="messages/s in long sessions: consumer with our lean receiver ÷ bare SDK loop",
         at_least=1.0,
     ),
     Goal(
         benchmark="consume",
         key="long_cpu_ratio_lean",
-        says="... CPU of each of the lean receiver",
+        says="CPU time per message in long sessions: consumer with our lean receiver ÷ bare SDK loop",
     ),
     *(
         goal
@@ -360,7 +369,7 @@ GOALS = (
         for goal in _percentiles(
             "consume",
             f"p50_ms_500_{receiver}",
-            f"topic to effect at 500 a second, {named}",
+            f"from a message's sending to its handler's commit at 500 messages/s with {named}",
             (15, 35),
             why=_BUSY,
         )
@@ -372,62 +381,61 @@ GOALS = (
         for goal in _percentiles(
             "consume",
             f"effect_p50_ms_{rate}_{receiver}",
-            f"commit to effect of {rate} keys a second, {named}",
+            f"from an event's commit to its handler's commit at {rate} events/s with {named}",
             most,
             why=_OPENING
-            + "At 20 a second some events wait for that. 100 a second are all that the receivers can do, so events queue. The lean receiver "
-            "meets each of these goals.",
+            + "At 20 events per second some events wait for that. At 100 per second, which the SDK's receivers hardly reach, events queue.",
         )
     ),
     *(
         Goal(
             benchmark=benchmark,
             key=key,
-            says=f"most memory in MB: {says}",
+            says=f"peak memory in MB of {says}",
             at_most=160,
             ratio=False,
             why=(
-                "82 MB are Python and the SDKs before the first event. The rest are pages of 100 leases that are read at the same time. "
-                "A worker lets all pages together take two fifths of its container's memory, so in a smaller container it takes less."
+                "Python and the SDKs take 82 MB before the first event, and the pages of 100 leases take the rest. All pages together "
+                "may take two fifths of a container's memory, so in a smaller container a worker takes less."
             ),
         )
         for benchmark, key, says in (
-            ("relay", "peak_mb_large", "worker of 100 leases, events of 40 KB"),
-            ("consume", "peak_mb_sdk", "consumer of 10,000 sessions, SDK"),
-            ("consume", "peak_mb_lean", "... the lean receiver"),
+            ("relay", "peak_mb_large", "a worker with 100 leases that sends events of 40 KB"),
+            ("consume", "peak_mb_sdk", "a consumer that handles 10,000 sessions with the SDK's receiver"),
+            ("consume", "peak_mb_lean", "a consumer that handles 10,000 sessions with our lean receiver"),
         )
     ),
     Goal(
         benchmark="growth",
         key="cpu_ratio_64_partitions",
-        says="CPU of an event of a worker of 64 partitions over that of one",
+        says="CPU time per event: worker that reads 64 partitions ÷ worker that reads one partition",
         at_most=2.5,
     ),
     Goal(
         benchmark="growth",
         key="cpu_ratio_64_sessions",
-        says="CPU of a message of a consumer of 64 sessions over that of one",
+        says="CPU time per message: consumer of 64 sessions ÷ consumer of one session",
     ),
     Goal(
         benchmark="growth",
         key="rate_ratio_two_workers",
-        says="events a second of two workers over one, each reply 30 ms later, on two cores that they share with the emulators",
+        says="events/s, if each reply takes 30 ms and emulators share the two cores: two workers ÷ one worker",
     ),
     Goal(
         benchmark="priority",
         key="commit_p99_ratio",
-        says="99th percentile of commits, beside a worker that catches up with low priority, over that beside an idle one",
+        says="p99 of commit times: while a worker catches up at low priority ÷ while the worker is idle",
         at_most=1.2,
     ),
     Goal(
         benchmark="priority",
         key="commit_p99_ratio_without",
-        says="... that catches up with the priority of the commits",
+        says="p99 of commit times: while a worker catches up at default priority ÷ while the worker is idle",
     ),
     Goal(
         benchmark="emulators",
         key="least_ratio",
-        says="capacity of the emulators over what a client of the SDKs asks for",
+        says="operations per CPU second in the kind of work with the lowest ratio: emulators ÷ SDKs",
         at_least=1.0,
     ),
 )

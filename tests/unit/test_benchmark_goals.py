@@ -25,7 +25,7 @@ def test_each_goal_belongs_to_a_benchmark_and_has_one_bound():
     assert all(goal.at_most is None or goal.at_least is None for goal in GOALS)
 
 
-def test_each_benchmark_guarded_in_ci_has_a_goal_with_a_ratio():
+def test_each_benchmark_that_ci_checks_has_a_goal_with_a_ratio():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     guarded = re.search(r"--guard ([a-z_ ]+)", workflow)
     assert guarded is not None
@@ -48,7 +48,7 @@ def test_a_ratio_that_became_worse_by_a_tenth_gives_a_warning(
     assert warned == bool([*warnings({"figures": figures(**before)}, figures(**now))])
 
 
-def test_every_measured_figure_with_a_goal_is_judged():
+def test_every_measured_figure_with_a_goal_is_compared_with_it():
     lines = [*judgements({"relay": {"cpu_ms_per_event": 0.07, "ceiling_ratio": 3.0}})]
     assert ["3   >= 3.0", "0.07   <= 0.055, missed"] == [line.split(maxsplit=1)[1] for line in lines]
 
@@ -66,4 +66,4 @@ def test_the_benchmark_page_has_a_chart_of_each_growth_table():
     assert page.count("line [1200, 9600]") == 2 + len(DELAYS_MS)
     assert 'x-axis ["1", "8"]' in page
     assert "0 --> 10000" in page
-    assert "| processes, replies 30 ms later | 8 | 9600 | 0.05 |" in page
+    assert "| worker processes, if each reply takes 30 ms more | 8 | 9600 | 0.05 |" in page
