@@ -1,17 +1,17 @@
 """
 Measure the change feed processor: how fast it reads, what idle leases cost, and how fast a fleet takes over and balances leases.
 
-Reading: a bare loop over the SDK's `query_items_change_feed` and a processor whose handler does nothing read the same container in turn,
-in pages of 100. The figure is the median of the ratios of all rounds, from the first page on. The processor also saves its position, and
-reads one page ahead.
+Reading: a bare loop over the SDK's `query_items_change_feed` and a processor whose handler does nothing take turns to read the same
+container, in pages of 100. The clock starts with the first page. The figure is the median of the ratios of all rounds. The processor does
+more work than the loop: it also saves its position, and reads one page ahead.
 
-Idle leases are measured for one renewal interval, so the cost includes their renewal and the balancing passes. Rounds with two different
-longest poll intervals alternate, and the median is the figure.
+Idle leases are measured for one renewal interval, so the cost includes their renewal and the passes in which workers balance leases.
+Rounds with a longest poll interval of 1 s and of 5 s alternate. Each figure is the median of its rounds.
 
 Fleets are real processes with shortened intervals. Their figures are times, measured in acquire intervals:
 
 takeover_intervals: from the *expiration* of the last lease of a killed worker until another worker owns all its leases.
-takeover_intervals_with_expiry: the same from the SIGKILL on, so it includes the expiration, which is an option of the processor.
+takeover_intervals_with_expiry: from the SIGKILL until another worker owns all leases. It includes the time until a lease expires, which is an option.
 leases_1000_acquire_intervals: from the start of a worker on a container of 1,000 ranges until it owns and reads all of them.
 balance_100x5_intervals: from the start of four more workers, without open connections, until all five own the same number of 100 leases.
 
@@ -55,7 +55,7 @@ RENEW_SECONDS = 3.0
 EXPIRATION_SECONDS = 8.0
 ACQUIRE_DEFAULT_SECONDS = ProcessorOptions(processor_name="bench").acquire_interval.total_seconds()
 IDLE_ROUNDS = 3
-IDLE_SECONDS = 17.0  # the renewal interval by default: every lease is renewed once
+IDLE_SECONDS = 17.0  # the default renewal interval, so that each lease is renewed once
 
 
 class Drain:
@@ -158,7 +158,7 @@ async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, li
     for number in range(rounds + 1):
         for name in ways if number % 2 else reversed(ways):
             rates = await ways[name](system, data, documents)
-            if number:  # the first round warms connections and caches
+            if number:  # leave out round 0, which fills connections and caches
                 found[name].append(rates)
     return found
 
@@ -167,7 +167,7 @@ async def idle(
     system: Emulated, leases: int, *, poll_seconds: float = 1.0, data: str | None = None
 ) -> dict[str, float]:
     """
-    Measure a processor that owns so many idle leases. Return its CPU time and requests per second, the duration of its start, and its
+    Measure a processor that owns `leases` idle leases. Return its CPU time and requests per second, how long its start took, and its
     memory.
     """
     data = data or await system.new_events(1, partitions=leases)
@@ -180,6 +180,8 @@ async def idle(
         data,
         await system.new_leases(),
         handle,
+        # The longest pause would be reached after a hundred seconds without a change. Here it is reached at once.
+        recent_poll_interval=timedelta(seconds=poll_seconds),
         max_poll_interval=timedelta(seconds=poll_seconds),
     )
     started = time.perf_counter()
@@ -187,7 +189,7 @@ async def idle(
         while not _reads_everything(processor, leases):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
         started = time.perf_counter() - started
-        await asyncio.sleep(2 * poll_seconds)  # wait until every range polls at its slowest
+        await asyncio.sleep(2 * poll_seconds)  # wait until every range is polled at the longest interval
         requests, cpu, began = await system.requests(), time.process_time(), time.perf_counter()
         await asyncio.sleep(IDLE_SECONDS)
         seconds = time.perf_counter() - began
@@ -261,7 +263,7 @@ class Fleet:
             process.join()
 
     def kill_all(self) -> None:
-        """End every worker."""
+        """Kill all worker processes."""
         for name in list(self._workers):
             self.kill(name)
 
@@ -291,7 +293,7 @@ async def takeover(
     """
     Send a signal to one of two workers, and wait until the other owns all leases.
 
-    Return the seconds since the signal, and the seconds since the last lease of the ended worker expired.
+    Return the seconds from the signal until then, and from the expiration of the ended worker's last lease until then.
 
     Args:
         system: the emulators.
@@ -336,8 +338,8 @@ async def balance(system: Emulated, leases: int, workers: int, fleet_of: type[Fl
 
 async def idle_by_poll(system: Emulated, leases: int) -> dict[int, list[dict[str, float]]]:
     """
-    Run `idle` several times with a longest poll interval of 1 s and of 5 s, and return the results by this interval. The two kinds of
-    rounds alternate, so that other programs disturb both alike.
+    Run `idle` several times with a longest poll interval of 1 s and of 5 s, and return the results by this interval. Runs with the two
+    intervals alternate, so that other programs disturb both alike.
     """
     data = await system.new_events(1, partitions=leases)
     rounds: dict[int, list[dict[str, float]]] = {1: [], 5: []}
@@ -361,7 +363,7 @@ def _middle(rounds: list[dict[str, float]], leases: int) -> float:
 async def measure(documents: int, rounds: int) -> dict[str, Any]:
     """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system:
-        collect_seldom()  # the worker sets this, too
+        collect_seldom()  # collect garbage as seldom as a worker process does
         read = await reading(system, documents, rounds)
         rates = {name: [rate for rate, _ in some] for name, some in read.items()}
         costs_of_page = {name: [PAGE * 1000 / rate for _, rate in some] for name, some in read.items()}
