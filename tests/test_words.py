@@ -12,6 +12,8 @@ import pytest
 from tests.support.pages import PAGES, ROOT
 
 LONGEST_SUBJECT = 72
+MOST_WORDS = 40_000
+MOST_README_BYTES = 5 * 1024
 LATEST = 50
 
 # Each refused word with its replacement. The glossary lists the words of the field.
@@ -58,6 +60,19 @@ def test_a_page_or_source_file_contains_no_refused_word(path: Path):
 def test_the_check_of_words_covers_each_tree_and_kind_of_file():
     assert {*TREES} == {path.relative_to(ROOT).parts[0] for path in SOURCES}
     assert {".bicep", ".kql", ".py", ".yaml"} <= {path.suffix for path in SOURCES}
+
+
+def test_the_documentation_has_at_most_forty_thousand_words():
+    """Decision records and blocks of code do not count."""
+    docs = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    prose = [page.read_text() for page in docs if "decisions" not in page.parts]
+    words = re.sub(r"```.*?```", "", "\n\n".join(prose), flags=re.DOTALL).split()
+
+    assert sum(re.search("[A-Za-z]", word) is not None for word in words) <= MOST_WORDS
+
+
+def test_the_readme_has_at_most_five_kilobytes():
+    assert len((ROOT / "README.md").read_bytes()) <= MOST_README_BYTES
 
 
 @pytest.mark.skipif(
