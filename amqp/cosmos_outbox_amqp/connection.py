@@ -1,9 +1,9 @@
 """
 Connection: one AMQP connection over TCP or TLS, and its channels.
 
-Every call that waits for the peer fails when the connection is lost. One timer closes each channel on which an answer is overdue. It
-closes the whole connection when the peer is silent or does not answer the end of a channel. So no call waits for ever, and no call needs
-a timer of its own.
+Every call that waits for the peer fails when the connection is lost. One timer closes each channel on which an answer is overdue.
+The timer closes the whole connection when the peer is silent or does not answer the end of a channel. So no call waits for ever,
+and no call needs a timer of its own.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 MAX_FRAME_SIZE = 1 << 18  # the largest frame that this side reads
-_SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size
+_SMALLEST_FRAME_SIZE = 512  # AMQP demands that every peer reads frames up to this size
 ANSWER_SECONDS = 30.0  # how long the peer may take for each answer
-_SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer
+_SILENT_SECONDS = 60.0  # a peer that sends nothing for this long loses the connection
 # The timer of the connection runs four times in the idle time-out of the peer. These are the longest and the shortest interval.
 _TICK_SECONDS, _LEAST_TICK_SECONDS = 5.0, 0.05
 _CLOSE_SECONDS = 5.0
-_CHANNEL_MAX = 4999  # the highest number of a channel
-_ANY_SIZE = 2**32 - 1  # the largest frame of a peer that names no limit, as the specification says
-_SASL_DENIED = 1  # this SASL outcome refuses the credentials; others but 0 are faults of the peer
+_CHANNEL_MAX = 4999  # this client uses channels 0 to 4,999
+_ANY_SIZE = 2**32 - 1  # the frame size of a peer that names no limit, as AMQP says
+_SASL_DENIED = 1  # the credentials are wrong; 0 is success, and any other outcome a fault of the peer
 _KEPT_CHANNELS = 2  # channels that are kept free for the renewal of tokens and locks
-WINDOW = 2**31 - 1  # frames that each side may send: so large that only credit limits messages
-_MECHANISM = "ANONYMOUS"  # the identity follows over $cbs, with the token
+WINDOW = 2**31 - 1  # how many frames a side may send: in practice, only the credit of a link limits messages
+_MECHANISM = "ANONYMOUS"  # SASL carries no identity: the client sends its token to $cbs later
 _HEADER_SIZE = 8
 _HEAD = struct.Struct(">IBxH").unpack_from  # reads the head of a frame
 
 
 class Endpoint(Protocol):
     """
-    What uses one channel of a connection: a link of a session, or the links for requests.
+    The user of one channel of a connection: the link of a session, or the links for requests.
 
     A channel is what AMQP calls a session. It is not a session of Service Bus.
     """
@@ -77,13 +77,15 @@ class Connection(asyncio.Protocol):
         self._closing = False  # this side is closing the connection, and still reads the peer's answer
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._header = SASL_HEADER  # the protocol header that the peer sends next; empty after both
+        self._header = SASL_HEADER  # the header that the peer has to send next; empty after the last header
         self._unread: list[bytes] = []
         # The number of bytes that are received but not parsed, and the number that is needed before a frame can be parsed
         self._size, self._needed = 0, _HEADER_SIZE
         self._out: list[bytes] = []
-        self._endpoints: dict[int, Endpoint] = {}  # by the number of this side's channel
-        self._by_peer: dict[int, int] = {}  # the number of this side's channel, by the peer's
+        # A channel has two numbers: this side chooses one, and the peer another. The keys of `_endpoints` are this side's numbers.
+        self._endpoints: dict[int, Endpoint] = {}
+        # for each number of the peer: this side's number of the same channel
+        self._by_peer: dict[int, int] = {}
         # For each channel that this side has ended and the peer has not: the time at which this side ended it
         self._ending: dict[int, float] = {}
         self._free: list[int] = []
@@ -145,7 +147,7 @@ class Connection(asyncio.Protocol):
     def is_made(self) -> bool:
         return self._transport is not None
 
-    # These methods are called by asyncio's transport.
+    # asyncio calls these methods when bytes arrive or the connection changes.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # This is a cast and not a check with isinstance, because the transports of uvloop are not derived from asyncio.Transport.
@@ -157,7 +159,7 @@ class Connection(asyncio.Protocol):
         self._heard_at = self._loop.time()
         self._unread.append(data)
         self._size += len(data)
-        if self._size < self._needed:  # a large frame may come byte by byte
+        if self._size < self._needed:  # parse a frame only when it is complete, as it may come byte by byte
             return
         try:
             self._read(data if len(self._unread) == 1 else b"".join(self._unread))
@@ -174,7 +176,7 @@ class Connection(asyncio.Protocol):
             length, words, channel = _HEAD(data, position)
             offset = 4 * words
             if not _HEADER_SIZE <= offset <= length <= MAX_FRAME_SIZE:
-                raise ProtocolError(f"A frame declares {length} bytes and a body at byte {offset}.")
+                raise ProtocolError(f"A frame has a wrong head: {length} bytes, body at byte {offset}.")
             if size - position < length:
                 self._needed = length
                 break
@@ -220,14 +222,14 @@ class Connection(asyncio.Protocol):
             self._tick.cancel()
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # marks the error as retrieved: maybe no call waits for it any more
+            self.opened.exception()  # reading the error keeps asyncio from logging it if no call waits
         endpoints, self._endpoints = [*self._endpoints.values()], {}
         for endpoint in endpoints:
             endpoint.on_lost(error)
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        # Close the connection if the broker sent nothing for a minute, or has not answered the end of a channel for 30 seconds.
+        # A broker counts as lost if it sent nothing for a minute, or has not answered the end of a channel for 30 seconds.
         unanswered = now - min(self._ending.values(), default=now)
         if now - self._heard_at > _SILENT_SECONDS or unanswered > ANSWER_SECONDS:
             self.abort(AmqpError("", "The broker does not answer."))
@@ -244,7 +246,7 @@ class Connection(asyncio.Protocol):
 
     def _on_header(self, header: bytes) -> None:
         if header != self._header:
-            raise ProtocolError("The peer does not speak AMQP 1.0 with SASL.")
+            raise ProtocolError("The peer did not answer with the protocol header of AMQP 1.0 with SASL.")
         self._header = b""
         if header == AMQP_HEADER:
             limits = MAX_FRAME_SIZE, ushort(_CHANNEL_MAX), int(_SILENT_SECONDS * 1000)
@@ -253,12 +255,12 @@ class Connection(asyncio.Protocol):
     def _on_frame(self, number: int, data: bytes, start: int, end: int) -> None:
         code, fields, position = read_performative(data, start)
         if position > end:
-            raise ProtocolError("A frame ends within its performative.")
+            raise ProtocolError("A frame of the peer ends before its performative does.")
         own = self._own.get(code)
         if own is not None:
             own(fields)
         elif not self.opened.done():
-            raise ProtocolError("The peer's first frame is not an open.")
+            raise ProtocolError("The peer's first frame is not an open frame.")
         elif code == Code.END:
             self._on_end(number, read_error(fields[0]))
         else:
@@ -291,7 +293,7 @@ class Connection(asyncio.Protocol):
     def _on_mechanisms(self, fields: list[Any]) -> None:
         offered = fields[0] if isinstance(fields[0], list) else [fields[0]]
         if _MECHANISM not in offered:
-            raise ProtocolError("The broker offers no way to sign in by a token.")
+            raise ProtocolError("The broker does not offer SASL ANONYMOUS, which this client needs.")
         init = performative(Code.SASL_INIT, Symbol(_MECHANISM), b"", self._host)
         self._write(frame(0, init, sasl=True))
 

@@ -1,7 +1,8 @@
 """
 Decoding: decode AMQP 1.0 data to Python values.
 
-Any input gives a value or a `ProtocolError`, and the time that this takes grows only in proportion to the number of bytes.
+Any input gives a value or a `ProtocolError`. The time to decode it grows only in proportion to the number of bytes, so a peer
+cannot block this process with a small frame.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _NUMBERS = {  # for each format of `struct`: the AMQP codes of the numbers that 
     "Q": (0x80,), "q": (0x81, 0x83), "d": (0x82,), "?": (0x56,),
 }  # fmt: skip
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
-_BYTES_OF_KIND = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}  # the first half of a code says how its value is sized
+# The first half of a type code says how many bytes the value has.
+_BYTES_OF_KIND = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 _SMALL_KINDS = (0xA, 0xC, 0xE)
 _UNKNOWN = 0x01  # AMQP gives this code to no value
 # The errors that malformed data can cause while it is decoded. RecursionError is among them: values that are nested too deep are
@@ -83,7 +85,8 @@ def end_of(data: bytes, position: int) -> int:
 
 def readable_pairs(data: bytes, position: int) -> dict[Any, Any]:
     """
-    Decode a map of which some values are malformed, such as nested too deep. These values become None, and all others are decoded.
+    Decode a map even if some of its values are malformed, such as values that are nested too deep. A malformed value becomes
+    None.
     """
     start, end, _ = _extent(data, position + 1, {0xC1: 1, 0xD1: 4}[data[position]])
     found = {}
@@ -140,14 +143,15 @@ def _items(width: int, *, alike: bool = False) -> _Decode:
     def read(data: bytes, position: int) -> _Decoded:
         position, end, count = _extent(data, position, width)
         read_one: _Decode = decode_at
-        if alike:  # an array; this client reads none of described values, where one descriptor applies to every value
+        # The values of an array share one type code; described values in an array are not supported.
+        if alike:
             read_one, position = _DECODE[data[position] or _UNKNOWN], position + 1
         values = []
         for _ in range(count):
             value, position = read_one(data, position)
             values.append(value)
         if position != end:
-            raise ValueError("values do not fill the declared size")
+            raise ValueError("the elements of a list, map or array do not fill its declared size")
         return values, end
 
     return read

@@ -1,4 +1,7 @@
-"""Errors: the AMQP errors that a peer sends, and how they are translated to the errors of the Subscription port."""
+"""
+Errors: the AMQP errors that a peer sends, and their translation to the errors that the library's `Subscription` interface
+promises.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavai
 
 
 class Condition(StrEnum):
-    """The error conditions of AMQP and Service Bus that this client handles in a special way. All others are only reported."""
+    """
+    The error conditions of AMQP and Service Bus that this client handles in a special way. It only reports other conditions.
+    """
 
     DECODE_ERROR = "amqp:decode-error"
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
@@ -67,7 +72,7 @@ class Unanswered(AmqpError):
 
 def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
     """
-    Translate an AMQP error to an error of the Subscription port, with advice for an operator.
+    Translate an AMQP error to the error that the library's `Subscription` interface promises, with advice for an operator.
 
     Args:
         error: the error of the peer.
@@ -88,5 +93,8 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
 
 
 def denial_condition(status: Any) -> str:
-    """Return the error condition for the status of a reply of $cbs. Such a reply has no condition, but only a status as in HTTP."""
+    """
+    Return the error condition for the status of a reply from $cbs, which checks tokens. Such a reply has only a status as in
+    HTTP, and no condition.
+    """
     return _OF_STATUS.get(status, "")

@@ -10,9 +10,9 @@ from cosmos_outbox_amqp.encoding import encode
 from cosmos_outbox_amqp.errors import AmqpError, ProtocolError
 
 _HEAD = struct.Struct(">IBBH").pack
-_FIELDS = 14  # an attach is the longest performative, with so many fields
+_FIELDS = 14  # the longest performative, an attach, has this many fields
 RECEIVING, SENDING = True, False  # the role of this side on a link
-SETTLED, CLOSED = True, True  # the flags of a disposition and of a detach
+SETTLED, CLOSED = True, True  # flags: `settled` of a disposition, `closed` of a detach
 
 
 class Code:
@@ -70,7 +70,7 @@ def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], i
     value, position = decode(data, position)
     fields = fields_of(value)
     if not isinstance(value, Described) or not isinstance(value.descriptor, int) or value.value is not fields:
-        raise ProtocolError("A frame holds no performative.")
+        raise ProtocolError("A frame of the peer has no performative.")
     if len(fields) < _FIELDS:
         fields.extend([None] * (_FIELDS - len(fields)))
     return value.descriptor, fields, position

@@ -1,5 +1,5 @@
 """
-Link: receive the messages of one session of Service Bus, on a channel of its own.
+Link: receive the messages of one session of Service Bus, on a channel of its own. `session.py` renews the session's lock.
 
 The broker may send only as many messages as this side has granted credit for. A *drain* takes unused credit back, and the broker answers
 that it sends no more messages. So this side knows when a session is empty, and no message arrives between two calls of `receive`.
@@ -20,7 +20,7 @@ from cosmos_outbox_amqp.frames import CLOSED, RECEIVING, SETTLED, Code, fields_o
 
 _SESSION_FILTER, _LOCKED_UNTIL = "com.microsoft:session-filter", "com.microsoft:locked-until-utc"
 _TIMEOUT, _DEAD_LETTER = Symbol(Condition.TIMEOUT), Symbol("com.microsoft:dead-letter")
-_FILTERS = 8  # the place of the filters among the fields of a source
+_FILTERS = 8  # the filters are the eighth field of a source
 _LARGEST = 101 << 20  # bytes of a message: Service Bus takes 100 MB
 _SERIAL = 2**32 - 1
 _HANDLE, _UNSETTLED, _SECOND = 0, ubyte(0), ubyte(1)
@@ -45,7 +45,7 @@ class Delivery(NamedTuple):
 
 class Attached(NamedTuple):
     """
-    The broker's answer to an attach.
+    The broker's answer to an attach, the request that opens a link.
 
     session_id: the session that the broker has locked for this link.
     locked_until: the end of the lock, in units of 100 ns since the year 1; None if the broker does not say it.
@@ -74,10 +74,10 @@ class Link:
         self.name = str(uuid4())
         self.error: AmqpError | None = None
         self._wanted = max(1, ahead)
-        self._credit = self._received = 0  # the unused credit, and the messages received
+        self._credit = self._received = 0  # how many messages may still come, and how many came
         self._frames = 0  # the number of the next transfer frame of the broker
         self._ready: deque[Delivery] = deque()
-        self._first: int | None = None  # the number of a message whose frames have not all come
+        self._first: int | None = None  # the number of a message whose last frame has not come yet
         self._parts: list[bytes] = []
         self._size = 0
         self._attached: asyncio.Future[Attached] = self._loop.create_future()
@@ -117,7 +117,7 @@ class Link:
         Raises:
             AmqpError: the link is gone.
         """
-        if self._drained is not None:  # a cancelled call began this drain
+        if self._drained is not None:  # an earlier call of `receive`, which was cancelled, began this drain
             await asyncio.shield(self._drained)
         ready = self._ready
         if self.error is None and self._credit + len(ready) <= self._wanted // 2:
@@ -155,8 +155,8 @@ class Link:
         Raises:
             AmqpError: the broker did not confirm the settlement.
         """
-        # A call of `receive` that was cancelled may have begun a drain. Wait for its end first, so that each of the two waits has a time
-        # limit of its own.
+        # A call of `receive` that was cancelled may have asked the broker to stop sending (a drain). Wait for the end of the drain first,
+        # because the time limit for the answer to the settlement must not include it.
         if self._drained is not None:
             await asyncio.shield(self._drained)
         if self.error is not None:
@@ -215,7 +215,7 @@ class Link:
         given = (filters or {}).get(_SESSION_FILTER)
         session = given.value if isinstance(given, Described) else given
         if not isinstance(session, str):
-            return  # the broker refused; a detach that says why follows
+            return  # the broker refuses the link, and will send a detach that says why
         self.waiting_since = None
         if not self._attached.done():
             ticks = properties.get(_LOCKED_UNTIL)
@@ -235,7 +235,7 @@ class Link:
         if self._parts:
             payload = b"".join((*self._parts, payload))
         number, self._first, self._parts, self._size = self._first, None, [], 0
-        if fields[9]:  # the broker took the message back half-way
+        if fields[9]:  # aborted: the broker will not send the rest of the message
             return
         self._received = (self._received + 1) & _SERIAL
         self._credit -= 1
@@ -280,14 +280,14 @@ class Link:
         for asking in (self._attached, self._settling and self._settling[2]):
             if asking is not None and not asking.done():
                 asking.set_exception(error)
-                asking.exception()  # marks the error as retrieved: maybe no call waits for it any more
+                asking.exception()  # reading the error keeps asyncio from logging it if no call waits
 
 
 def _refusal(state: Any, outcome: Described) -> AmqpError | None:
     said = fields_of(state)
     error = read_error(said[0]) if said and state.descriptor == Code.REJECTED else None
     if error is not None and outcome.descriptor == Code.REJECTED and error.condition == _DEAD_LETTER:
-        return None  # the broker repeats the requested outcome
+        return None  # no refusal: the broker confirms a dead-lettering with the outcome REJECTED
     if error is None and outcome == ACCEPTED and getattr(state, "descriptor", Code.ACCEPTED) != Code.ACCEPTED:
         return AmqpError("", "The broker settled the message with another outcome than requested.")
     return error

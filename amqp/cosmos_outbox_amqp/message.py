@@ -1,4 +1,4 @@
-"""Message: decode an AMQP message, and convert it to the `Message` of the Subscription port."""
+"""Message: decode an AMQP message, and convert it to the `Message` that the library's handlers get."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cosmos_outbox_amqp.frames import Code
 
 ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DELIVERY_COUNT = 4  # the place of the delivery count among the fields of a header
-_FIELDS = 13  # the number of fields of the properties
+_DELIVERY_COUNT = 4  # the index of the delivery count among the fields of the header section
+_FIELDS = 13  # the number of fields of the properties section
 _MAPS = (Code.MESSAGE_ANNOTATIONS, Code.APPLICATION_PROPERTIES)
 _BODY: dict[int, type] = {Code.DATA: bytes, Code.SEQUENCE: list, Code.VALUE: object}
 _READ: dict[int, type] = {Code.HEADER: list, Code.PROPERTIES: list, **dict.fromkeys(_MAPS, dict), **_BODY}
@@ -55,11 +55,11 @@ class Sections:
 
 def _section(payload: bytes, position: int) -> tuple[int, Any, int]:
     if payload[position] != 0:
-        raise ValueError("a section without a descriptor")
+        raise ValueError("a section of the message has no descriptor")
     code, start = decode_at(payload, position + 1)
     if not isinstance(code, int):
-        raise TypeError(f"a section whose descriptor is {code!r:.80}")
-    if code not in _READ:  # such as delivery annotations, whose lock token is also the delivery tag
+        raise TypeError(f"A section of the message has the descriptor {code!r:.80}, which is no integer.")
+    if code not in _READ:  # a section that this client does not need, such as delivery annotations
         return code, None, end_of(payload, start)
     try:
         return code, *decode_at(payload, start)
@@ -87,10 +87,13 @@ def message_of(sections: Sections) -> Message:
 
 
 def moment(milliseconds: Any) -> datetime | None:
-    """Convert an AMQP timestamp, in milliseconds since 1970, to a datetime. Return None if there is none, or Python cannot represent it."""
+    """
+    Convert an AMQP timestamp, in milliseconds since 1970, to a datetime. Return None if there is no timestamp, or if it is out of
+    the range of a datetime.
+    """
     try:
         return None if milliseconds is None else _EPOCH + timedelta(0, 0, 0, milliseconds)
-    except (TypeError, ValueError, OverflowError):  # a time beyond those of Python
+    except (TypeError, ValueError, OverflowError):  # no number, or a time that a datetime cannot hold
         return None
 
 

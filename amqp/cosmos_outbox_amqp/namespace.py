@@ -66,7 +66,7 @@ class Namespace:
         Return a token with which this program can sign in.
 
         Args:
-            audience: the URL of the subscription or queue. A token of a shared key is only for this. A token of Microsoft Entra ID is
-                for all of Service Bus.
+            audience: the URL of the subscription or queue. A token that a shared key signs is valid only for this URL. A token of
+                Microsoft Entra ID is valid for all of Service Bus.
         """
         return await self.credential.get_token(_SCOPE if self.kind == "jwt" else audience)

@@ -1,4 +1,6 @@
-"""Trust: count protocol faults, to decide whether the SDK's receiver has to replace the lean receiver."""
+"""
+Trust: count the faults of the lean receiver, to decide whether the SDK's receiver has to replace it. `sdk_fallback.py` replaces it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import asyncio
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox_amqp.errors import AmqpError, Condition, Unanswered, receive_error
 
-_MOST = 3  # faults that end the trust
+_MOST = 3  # this many faults make the SDK's receiver take over
 _WITHIN_SECONDS = 600.0
 # Errors that are closer together than this count as one fault, because one fault of a connection fails all of its sessions.
 _APART_SECONDS = 5.0
@@ -15,12 +17,13 @@ _APART_SECONDS = 5.0
 
 class Trust:
     """
-    Counts the faults of the lean receiver. Trust is lost for good after three faults in ten minutes without a settled message between them.
+    Counts the faults of the lean receiver. After three faults in ten minutes, without a settled message between them, the SDK's receiver
+    replaces it for good.
 
     A fault is an error that the SDK's receiver might not have: data that one side cannot read, or a request that a connected broker
     does not answer. A refusal and an unreachable broker do not count, because every client would have these errors.
 
-    lost_by: the fault by which trust was lost; None while the lean receiver is trusted.
+    lost_by: the last of these three faults; None while the lean receiver may go on.
 
     Args:
         name: the name of the subscription or queue, for error texts.
@@ -32,7 +35,7 @@ class Trust:
         self.lost_by: AmqpError | None = None
 
     def translate(self, error: AmqpError) -> SubscriptionError:
-        """Count an AMQP error if it is a fault, and translate it to an error of the Subscription port."""
+        """Count an AMQP error if it is a fault, and translate it to an error that callers of the receiver handle."""
         if isinstance(error, Unanswered) or error.condition == Condition.DECODE_ERROR:
             self._on_fault(error, asyncio.get_running_loop().time())
         return receive_error(error, entity=self._name)

@@ -1,4 +1,4 @@
-"""Requests: send requests to the nodes $cbs and $management of the broker, and return the answers."""
+"""Requests: send requests to the broker's nodes $cbs (which takes tokens) and $management, and return the answers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, denial_condition
 from cosmos_outbox_amqp.frames import RECEIVING, SENDING, SETTLED, Code, fields_of, performative, read_error
 from cosmos_outbox_amqp.message import Sections
 
-_SENDER, _RECEIVER = 0, 1  # the handles of this side's two links; the peer numbers its own
+_SENDER, _RECEIVER = 0, 1  # the client's handles of its two links; the broker has its own handles
 _CREDIT = 1000
 _OK = range(200, 300)
 _SERIAL = 2**32 - 1
-_HEAD_OF_FRAME = 64  # bytes of a frame's head and of its transfer, at most
-_LARGEST = 1 << 20  # bytes of an answer
+_HEAD_OF_FRAME = 64  # more bytes than the head of a frame and its transfer performative need
+_LARGEST = 1 << 20  # how many bytes an answer may have
 
 
 class _Asked(NamedTuple):
@@ -40,13 +40,14 @@ class Requests:
         self._loop = asyncio.get_running_loop()
         self._reply_to = f"{address}-{uuid4()}"
         self._names = {str(uuid4()): _SENDER, str(uuid4()): _RECEIVER}
-        self._sender: int | None = None  # the peer's handle of the link that requests go over
+        self._sender: int | None = None  # the peer's handle of the link that carries requests
         self._waiting: dict[UUID, _Asked] = {}  # requests without an answer, the oldest first
         self._unsent: deque[bytes] = deque()
-        # The number of requests that callers made, the number that is sent completely, and the bytes that are sent of the next request
+        # How many requests callers made, how many of them were sent completely, and how many bytes of the next request were sent
         self._asked = self._sent = self._begun = 0
-        self._limit = 0  # how many requests the peer gave credit for
-        self._written, self._window = 0, 0  # frames written, and how many the peer accepts
+        self._limit = 0  # how many requests this side may send: the peer's credit
+        # The frames written, and the number up to which the peer accepts frames.
+        self._written, self._window = 0, 0
         self._frames = self._answers = 0
         self._parts: list[bytes] = []
         self.error: AmqpError | None = None

@@ -1,5 +1,6 @@
 """
 FallbackSubscription: receive with the lean receiver, and after repeated faults with the SDK's receiver until the process ends.
+`peer_trust.py` decides how many faults are too many.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ class FallbackSubscription:
     """
     Receives sessions with the lean receiver and, after repeated faults (see `Trust`), with the SDK's receiver.
 
-    Before the change, the connection of the lean receiver is closed. The broker then delivers unsettled messages again, in order.
+    The connection of the lean receiver is closed before the SDK's receiver takes over. So the broker delivers unsettled messages
+    again, in order.
 
     Args:
         client: a client that `open_service_bus_client` created. It is not closed here.
         entity: the name of the topic, or of the queue if `subscription` is None.
         subscription: the name of the topic's subscription.
-        sessions: has to be True.
-        receivers: how many receivers the SDK opens, as for `ServiceBusSubscription`.
-        prefetch, lock_duration: as for `AmqpSubscription` and `ServiceBusSubscription`.
-        notify: receives a record `SdkFallback` at the change. Defaults to logging it.
+        sessions: has to be True, because the lean receiver can only receive sessions.
+        receivers: how many receivers the SDK opens after it has taken over; see `ServiceBusSubscription`.
+        prefetch, lock_duration: see `AmqpSubscription` and `ServiceBusSubscription`.
+        notify: called with a record `SdkFallback` when the SDK's receiver takes over. By default, the record is logged.
     """
 
     def __init__(

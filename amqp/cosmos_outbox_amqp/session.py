@@ -1,4 +1,7 @@
-"""AmqpSession: a Service Bus session over AMQP, with its messages, settlements and lock; it implements the Session port."""
+"""
+AmqpSession: receives and settles the messages of one Service Bus session, and renews its lock. It implements the library's
+interface `Session`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class AmqpSession:
                 except (
                     ProtocolError,
                     RecursionError,
-                ) as error:  # no receiver can read this message, so the broker would deliver it for ever
+                ) as error:  # without a settlement, the broker would deliver this unreadable message for ever
                     _logger.warning("servicebus.unreadable an unreadable message is dead-lettered: %s", error)
                     await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))
                     continue
@@ -73,9 +76,8 @@ class AmqpSession:
         try:
             await self._link.settle(delivery.number, _outcome(settlement))
         except AmqpError as error:
-            if (
-                error.condition == Condition.NOT_FOUND
-            ):  # "not found" means the lock here, for the link has found its entity
+            # The broker found the entity when the link was opened, so NOT_FOUND says that the lock is lost.
+            if error.condition == Condition.NOT_FOUND:
                 error = AmqpError(Condition.MESSAGE_LOCK_LOST, error.description)
             raise self._trust.translate(error) from error
         self._trust.on_settled()

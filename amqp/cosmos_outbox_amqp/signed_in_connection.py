@@ -1,4 +1,4 @@
-"""SignedIn: a connection that is signed in to one subscription or queue, and renews its token in time."""
+"""SignedIn: a connection that is signed in to one subscription or queue, and renews its token in time. `namespace.py` gets the token."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.namespace import Namespace
 from cosmos_outbox_amqp.requests import Requests
 
-_RENEW_AT = 0.75  # renew after this part of a token's remaining time
+_RENEW_AT = 0.75  # renew a token after this part of its remaining time
 _SIGNATURE = re.compile(r"sig=[^&\s]+")
-_PAUSE_SECONDS = 5.0  # the least time between two renewals
+_PAUSE_SECONDS = 5.0  # the least time between two renewals of a token
 
 _logger = logging.getLogger("consumer")
 
@@ -56,7 +56,7 @@ class SignedIn:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 token, expires = await self._namespace.token_for(audience)
-        except Exception as error:  # any error: credentials read files and call other services
+        except Exception as error:  # credentials read files and call other services, so any error can come
             refused = isinstance(error, ClientAuthenticationError)
             condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
             raise AmqpError(condition, f"The credential has no token: {str(error) or 'no answer'}") from error
@@ -68,11 +68,12 @@ class SignedIn:
             hidden = _SIGNATURE.sub("sig=…", error.description.replace(token, "…"))
             if hidden == error.description:
                 raise
-            raise AmqpError(error.condition, hidden) from None  # the broker's text quotes the token
+            # The token is hidden, because the broker's text quotes it.
+            raise AmqpError(error.condition, hidden) from None
         return expires
 
     def _at(self, address: str) -> Requests:
-        # The broker detaches links that were idle for a long time. In this case open new links.
+        # The broker detaches links that were idle for a long time, so open new links in this case.
         known = self._requests.get(address)
         if known is None or known.error is not None:
             known = self._requests[address] = Requests(self.connection, address)

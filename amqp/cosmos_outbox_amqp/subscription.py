@@ -1,5 +1,6 @@
 """
-AmqpSubscription: receive the sessions of a subscription or queue over one AMQP connection; it implements the Subscription port.
+AmqpSubscription: receive the sessions of a subscription or queue over one AMQP connection. It implements the library's interface
+`Subscription`. `session.py` receives and settles the messages of a session.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class AmqpSubscription:
                 raise
             return AmqpSession(signed_in, link, attached, trust=self.trust, lock_seconds=self._lock_seconds)
         except AmqpError as error:
-            # A time-out after about the requested wait means that no session has a message. A sooner one means that the broker is busy.
+            # A time-out after about the requested wait means that no session has a message. A time-out that comes sooner means
+            # that the broker is busy.
             if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
             raise self.trust.translate(error) from error
@@ -99,7 +101,7 @@ class AmqpSubscription:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # `close` cancelled the attempt, and not the caller of this
+            if task.cancelled():  # the closing of this receiver cancelled the attempt, not the caller
                 raise AmqpError("", "The connection is closed.") from None
             raise
 
