@@ -47,14 +47,14 @@ Way = Callable[[int], Awaitable[None]]
 
 
 class Renamed(DomainEvent):
-    """One of the two events of a commit."""
+    """Each measured commit writes two events of this class."""
 
     name: str
     previous_name: str
 
 
 class Item(Entity):
-    """The entity of a commit."""
+    """The entity that each measured commit writes."""
 
     name: str
     description: str = TEXT
@@ -63,10 +63,10 @@ class Item(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The measurements of one way to commit or to read, such as by the bare SDK, over all rounds."""
+    """The measurements of one way to commit or to read, such as by the bare SDK, over all repetitions (rounds)."""
 
-    cpu_ms: list[float]  # for each way, one number a round
-    per_second: list[float]
+    cpu_ms: list[float]  # the CPU time of one commit or read, as the mean of each repetition
+    per_second: list[float]  # the commits or reads per second in each repetition
 
     @property
     def median_cpu(self) -> float:
@@ -182,7 +182,7 @@ def _tracked_read(outbox: Outbox, item_id: str) -> Way:
     async def read(_: int) -> None:
         async with outbox.unit_of_work() as uow:
             await uow.repository(Item).read(item_id)
-            await uow.commit()  # this commit finds that nothing was edited
+            await uow.commit()  # writes nothing; its check whether the entity changed is part of the cost
 
     return read
 
@@ -208,7 +208,7 @@ async def _in_turn(
     measured = [Measured(cpu_ms=[], per_second=[]) for _ in ways]
     for number in range(-1, rounds):  # the first round warms up connections, caches and imports
         turn = list(zip(ways, measured, strict=True))
-        first = number % len(turn)  # so that each way follows each other way equally often
+        first = number % len(turn)  # rotate the order, so that no way always comes first
         for way, found in (*turn[first:], *turn[:first]):
             cpu_ms, per_second = await way()
             if number >= 0:
@@ -216,7 +216,8 @@ async def _in_turn(
                 found.per_second.append(per_second)
         if number < 0:
             gc.collect()
-            # Keep the garbage collector from scanning all imported objects. By chance it would do so during the rounds of one way only.
+            # Keep the garbage collector from scanning all imported objects, which by chance would slow down
+            # only one of the ways.
             gc.freeze()
     return measured
 

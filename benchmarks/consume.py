@@ -1,10 +1,10 @@
 """
-Measure a consumer with both receivers, compared with a bare loop over the SDKs of Service Bus and Cosmos DB.
+Measure a consumer with the SDK's receiver and with the lean one, compared with a bare loop over the SDKs of Service Bus and Cosmos DB.
 
 There are measurements for sessions with one message each, for long sessions, for an idle consumer, for latencies under load, and for
 memory. The emulators run in a process of their own. The bare loop and the consumer take turns, and a ratio is the median of the ratios of
-all rounds, because the speed of the machine changes from round to round. For each message both write two documents in one batch: the
-effect, and the record that the message was handled. The receivers have their default options.
+all rounds, because the speed of the machine changes from round to round. For each message the loop and the consumer write the same two
+documents in one batch: the effect, and the record that the message was handled. The receivers have their default options.
 `python -m benchmarks.consume [--quick]`; the last line is one JSON object.
 """
 
@@ -42,7 +42,7 @@ from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox_amqp import AmqpSubscription
 from cosmos_outbox_worker.main import collect_seldom
 
-SLOTS = 32  # sessions handled at once
+SLOTS = 32  # how many sessions are handled at the same time
 _BATCH = 100
 _LATENCY_SESSIONS = 100
 
@@ -52,11 +52,11 @@ class Sizes:
     """How many rounds, sessions, messages and seconds the measurements have."""
 
     rounds: int
-    short: int  # sessions with one message each
-    in_session: int  # messages in SLOTS long sessions
+    short: int  # how many sessions have one message each
+    in_session: int  # how many messages each of the SLOTS long sessions has
     idle_seconds: float
-    seconds: float  # seconds of load, for latencies
-    many: int  # sessions with one message each, to measure memory
+    seconds: float  # for how long messages are sent to measure latencies
+    many: int  # how many sessions with one message each are handled to measure memory
 
 
 FULL = Sizes(rounds=5, short=400, in_session=60, idle_seconds=20, seconds=10, many=10_000)
@@ -74,7 +74,7 @@ class Counted(BaseModel):
 
 
 async def fill(bus: ServiceBusClient, topic: str, *, sessions: int, in_session: int) -> None:
-    """Send messages to a topic: in each round one message to each session."""
+    """Send messages to a topic, `in_session` to each session. The sessions take turns, message by message."""
     async with bus.get_topic_sender(topic) as sender:
         batch = []
         for number in range(in_session):
@@ -108,14 +108,14 @@ def _message(session: str, number: int) -> ServiceBusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The cost of messages from the first effect to the last: messages per second, and CPU milliseconds of this process per message."""
+    """The cost of handling messages, from the first handled message on: messages per second, and CPU ms of this process per message."""
 
     per_second: float
     cpu_ms: float
 
 
 class Meter:
-    """Counts effects. After the wanted number, it stores the cost in `run` and sets `done`."""
+    """Counts handled messages. After the wanted number of messages, it stores their cost in `run` and sets `done`."""
 
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
@@ -136,8 +136,8 @@ class Meter:
 
 class Latencies:
     """
-    Collects the milliseconds from the beginning of each message until its effect. The first effect of each slot is left out, because
-    it also opens the connections that later messages use.
+    Collects the milliseconds from the sending or commit of each message until its effect is committed. The first 32 messages, as many as
+    sessions are handled at the same time, are left out, because they also open the connections that later messages use.
     """
 
     def __init__(self, wanted: int) -> None:
@@ -222,7 +222,7 @@ async def bare_run(system: Emulated, bus: ServiceBusClient, *, sessions: int, in
     """
     Send messages to a new topic, handle them with a bare loop over the two SDKs, and return the cost.
 
-    The loop is what a careful user of the SDKs would write, with one task for each slot and one batch for each message.
+    The loop is what a careful user of the SDKs would write. It handles 32 sessions at the same time, and writes one batch for each message.
     """
     topic, name = system.new_session_topic(), await new_container(system)
     container = system.database.get_container_client(name)
@@ -265,7 +265,7 @@ async def new_container(system: Emulated) -> str:
 async def compare(
     system: Emulated, bus: ServiceBusClient, load: str, *, rounds: int, sessions: int, in_session: int
 ) -> dict[str, float]:
-    """Measure the bare loop and a consumer with each receiver in turn. Return the costs, and the ratios of consumer to bare loop."""
+    """Measure a bare loop over the SDK and a consumer with each receiver, in turn. Return their costs, and the ratios of consumer to loop."""
     sizes = {"sessions": sessions, "in_session": in_session}
     runs: dict[str, list[Run]] = {way: [] for way in ("bare", *RECEIVERS)}
     for _ in range(rounds):
@@ -293,7 +293,7 @@ async def measure_idle(
     """Return the percentage of a core that a consumer uses while there are no messages."""
     topic, container = system.new_session_topic(), await new_container(system)
     async with consuming(system.client, bus, topic, container, lambda _: None, receiver=receiver):
-        await asyncio.sleep(4)  # by then the consumer has started, and has closed what it opened in vain
+        await asyncio.sleep(4)  # wait until the start is over, and receivers that found no session are closed
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
         share = (time.process_time() - cpu) / (time.perf_counter() - began)
@@ -375,8 +375,8 @@ async def _effects(
     system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float, receiver: str
 ) -> tuple[list[float], float]:
     """
-    Return the latencies in milliseconds, and the seconds from the time at which the last commit was due until all effects were
-    committed.
+    Commit at a fixed rate. Return the latency of each effect in milliseconds, and the seconds from the time at which the last commit
+    was due until all effects were committed.
     """
     data, topic, leases = await system.new_events(0), system.new_session_topic(), await system.new_leases()
     events, container = system.database.get_container_client(data), await new_container(system)
@@ -443,7 +443,7 @@ async def _peak_of_consumer(*where: str) -> float:
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
-        collect_seldom()  # `cosmos-outbox consume` sets this, too; here it also applies to the bare loop
+        collect_seldom()  # collect garbage as seldom as `cosmos-outbox consume` does
         rounds, result = sizes.rounds, dict[str, Any]()
         for receiver in RECEIVERS:
             result |= await measure_idle(system, bus, sizes.idle_seconds, receiver)

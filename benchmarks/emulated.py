@@ -23,7 +23,7 @@ from cosmos_outbox_testing.verify.child_processes import Children
 DATABASE = "bench"
 PARKED = "parked"
 ACTION = "ContactNameUpdatedEvent"
-BODY_TEXT = "x" * 500  # with its properties, a message has about 1 KB
+BODY_TEXT = "x" * 500  # a message with this text and its properties has about 1 KB
 _SEEDERS = 8
 _TOPICS = 128
 SESSION_TOPICS = 64
@@ -67,7 +67,7 @@ class Emulated:
     async def new_events(
         self, events: int, *, keys: int = 1000, in_commit: int = 1, partitions: int = 1, text: str = BODY_TEXT
     ) -> str:
-        """Create a container with so many events, spread evenly over partition keys, and return its name."""
+        """Create a container with `events` events, spread evenly over `keys` partition keys, and return its name."""
         name = f"data-{events}-{uuid.uuid4().hex[:8]}"
         at_first = min(partitions, _MOST_THROUGHPUT // _THROUGHPUT_OF_A_PARTITION)
         container = await self.database.create_container(
@@ -94,8 +94,8 @@ class Emulated:
 
     async def delay(self, milliseconds: float, *, cosmos: bool = True) -> None:
         """
-        Delay every acknowledgement of a send and, if `cosmos` is set, every reply of Cosmos DB by so many milliseconds. 0 ends the
-        delay.
+        Have the emulators delay every acknowledgement of a send and, if `cosmos` is set, every reply of Cosmos DB. 0 milliseconds end
+        the delay.
         """
         for path in ("/cosmos/faults", "/servicebus/faults"):
             await self._tell("DELETE", path)
@@ -106,7 +106,7 @@ class Emulated:
             await self._tell("POST", "/servicebus/faults", {"action": "latency", "seconds": seconds})
 
     async def throttle(self, data: str, request_units: float) -> None:
-        """Limit a container to so many request units a second."""
+        """Limit a container to a number of request units per second."""
         of = {"database": DATABASE, "container": data, "request_units": request_units}
         await self._tell("POST", "/cosmos/throttle", of)
 
@@ -116,12 +116,12 @@ class Emulated:
         return int(stats["requests"].get("throttled", 0))
 
     async def published(self, topic: str) -> int:
-        """Return how many messages a topic has accepted."""
+        """Return how many messages a topic has accepted so far."""
         stats = await self._tell("GET", "/servicebus/stats")
         return int(stats["topics"][topic]["published"])
 
     async def until_published(self, topic: str, messages: int) -> None:
-        """Wait until a topic has accepted so many messages."""
+        """Wait until a topic has accepted a number of messages."""
         while True:
             if await self.published(topic) >= messages:
                 return

@@ -2,9 +2,9 @@
 Measure how much work the emulators do per second of CPU time, compared with the Python SDKs, and how much memory they need.
 
 A process with the emulators serves a process with the SDKs, which does each kind of work in many rounds. For each kind of work, the
-figures are the operations per second of CPU time of each process, and the ratio of the two. If the ratio is above 1, the SDK is the
-bottleneck of a benchmark and the emulator is not. Memory is the growth of the emulators' process. This runs only on Linux, because it
-reads /proc.
+figures are the operations per second of CPU time of each process, and the emulators' figure divided by the SDKs'. If this ratio is above
+1, a benchmark is limited by the SDK and not by the emulator. Memory is the growth of the emulators' process while it gets documents and
+messages. This benchmark runs only on Linux, because it reads /proc.
 `python -m benchmarks.emulators [--rounds N] [--data]`.
 """
 
@@ -63,7 +63,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The operations, CPU seconds of both processes and seconds of one kind of work, over all rounds."""
+    """
+    The measurements of one kind of work, such as reads: its operations, the CPU seconds of the emulator and of the client, and the seconds
+    that passed.
+    """
 
     done: int
     server_s: float
@@ -106,7 +109,10 @@ async def measured(server: Server, work: Work, rounds: int) -> Measured:
 
 
 class Documents:
-    """The kinds of work on a Cosmos DB container. Each method returns how many operations it made."""
+    """
+    The kinds of work that the benchmark does on a Cosmos DB container, with one method for each kind. A method returns how many
+    operations it made.
+    """
 
     def __init__(self, container: ContainerProxy) -> None:
         self._container = container

@@ -1,10 +1,11 @@
 """
-Simulate how a large fleet balances its leases: how long this takes, and how many requests the lease container gets. No service is used.
+Simulate how a large fleet of workers balances its leases: how long this takes, and how many requests the lease container gets.
 
-The simulated workers use the library's own code to decide. Time is virtual, and the lease container is a dictionary with etags. At every
-balancing pass each worker lists the leases, and asks for leases, acquires free ones or hands some over. Each owner renews its leases, and
-notices that another worker asks for a lease when a write is refused. Reads, writes and refused writes are counted. Many workers join at
-the same moment, many leave, and a third of them is lost, as in the outage of a zone, so that their leases expire.
+No Azure service is used: time is virtual, and the lease container is a dictionary with etags. The simulated workers decide by the library's
+own code. At each balancing pass a worker lists the leases, and asks for leases, acquires free leases or hands some over. An owner renews
+its leases. If another worker has asked for a lease, the renewal is refused, and so the owner learns of it. Reads, writes and refused writes
+are counted. Many workers join at the same moment, many leave, and a third of them is lost, as in the outage of a zone, so that their leases
+expire.
 
 `python -m benchmarks.fleet --leases 10000 --workers 200`; that takes some minutes.
 """
@@ -37,7 +38,7 @@ from cosmos_outbox.partition_key import FeedRange
 OPTIONS = ProcessorOptions(processor_name="fleet")
 PASS_SECONDS = OPTIONS.acquire_interval.total_seconds()
 RENEW_SECONDS = OPTIONS.renew_interval.total_seconds()
-WRITE_SECONDS = 0.01  # from sending to the answer; a worker takes one lease after another
+WRITE_SECONDS = 0.01  # how long a write takes; a worker acquires one lease after another
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -153,7 +154,8 @@ class Fleet:
             self.alive[me].discard(lease_id)
             return
         if handover_requested_by(lease):
-            self.requests["refused writes"] += 1  # the etag has changed since the request was sent
+            # The renewal is refused, because another worker's request for the lease changed its etag.
+            self.requests["refused writes"] += 1
             self.requests["reads"] += 1
             self._hand_over(me, lease_id)
             return
@@ -171,7 +173,7 @@ def _bound(number: int, of: int) -> str:
 
 
 def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
-    """Run the simulation until a condition holds. Print and return how long this took, and how many requests were made."""
+    """Run the simulation until a condition holds. Print and return how long this took, and how many requests the workers made."""
     fleet.requests.clear()
     fleet.writes.clear()
     fleet.passes.clear()

@@ -1,7 +1,9 @@
 """
-How long an event takes from its commit to the topic, beside a bare loop of both SDKs under load, and where events come seldom.
+Measure how long an event takes from its commit until a receiver gets it from the topic. Under load, the relay is compared with a bare loop
+over the SDKs of Cosmos DB and Service Bus. The relay is also measured while events come seldom.
 
-Emulators run in a process of their own, the worker and the bare loop in another. The less disturbed of two rounds counts.
+The emulators run in a process of their own. The relay, or the bare loop, runs in another. Of two rounds, the one with the lower
+99th percentile counts, because other programs may have slowed down the other round.
 `python -m benchmarks.latency [--quick]`; the last line is one JSON object.
 """
 
@@ -27,22 +29,26 @@ from cosmos_outbox_worker.main import collect_seldom
 
 ROUNDS = 2
 RANGES = 4
-WARM_COMMITS = 16  # so many commits reach all of the ranges
-SELDOM_LONGER = 6  # times as long: at one event a second, a range rests for four seconds
+WARM_COMMITS = 16  # enough commits to reach all four ranges, whose keys are spread by a hash
+# With few events, the measurement lasts this many times as long: at 1 event/s, each of the four ranges gets an event only every 4 s.
+SELDOM_LONGER = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of the measurement."""
+    """How long each measurement takes."""
 
-    seconds: float  # seconds of load
+    seconds: float  # for how long one measurement commits events
 
 
 FULL, QUICK = Sizes(seconds=10), Sizes(seconds=3)
 
 
 async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
-    """Return p50 and p99 of the time from just before a commit is sent until its events are received."""
+    """
+    Measure the relay and the bare loop under load. Return the 50th and 99th percentile of the time from just before a commit is sent until
+    its events are received.
+    """
     found: dict[str, float] = {}
     for rate in (50, 500):
         rounds: dict[str, list[tuple[float, float]]] = {"bare loop": [], "relay": []}
@@ -63,7 +69,8 @@ async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Size
 
 async def measure_seldom(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
     """
-    Return p50 and p99, as above, if few events come to four ranges. Return also how often a second the relay reads the feed of each.
+    Measure the relay while few events come to four ranges. Return the 50th and 99th percentile of the time from just before a commit is
+    sent until its events are received. Return also how often per second the relay reads the change feed of each range.
     """
     found: dict[str, float] = {}
     seconds = sizes.seconds * SELDOM_LONGER
@@ -110,7 +117,8 @@ async def _latencies(
             topic, "all", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=500
         )
         async with receiver:
-            # Not `receive_messages`: it waits 200 ms for more of them before it returns the first.
+            # Do not use `receive_messages` here: after the first message it waits 200 ms for more, which
+            # would count as latency.
             async for message in receiver:
                 latencies.append((time.time_ns() - json.loads(str(message))["createdNs"]) / 1e6)
                 if len(latencies) >= warm * in_commit:
@@ -120,7 +128,8 @@ async def _latencies(
 
     async with asyncio.timeout(seconds * 3 + 60), asyncio.TaskGroup() as group:
         group.create_task(receive())
-        # The first commits open every link and connection, and end the rest of every range; they are not counted.
+        # Leave out the latencies of the first commits: these open links and connections, and the relay polls
+        # a range slowly until the first event comes.
         for number in range(warm):
             await commit_events(container, f"key-{number}", 0, in_commit, created_ns=time.time_ns())
         await flowing.wait()
@@ -133,14 +142,14 @@ async def _latencies(
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure everything; return the numbers of the last line."""
+    """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
-        collect_seldom()  # the worker sets this, too; here it also applies to the load
+        collect_seldom()  # this process commits and receives, and collects garbage as seldom as a worker
         return await measure_latencies(system, bus, sizes) | await measure_seldom(system, bus, sizes)
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the arguments, run the benchmark, and print its output."""
     report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the relay and the load")
 
 

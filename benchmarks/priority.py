@@ -1,13 +1,14 @@
 """
-Measure how much a worker that catches up delays commits if request units are short: with low priority, and with the default priority.
+Measure how much a worker delays the commits of a service if the worker has a backlog and the request units of the container are scarce.
+Compare a worker with low read priority, a worker with the default priority, and an idle worker.
 
 A service commits an entity with an event at a fixed rate, and the container has only a few more request units than these commits need. If a
 commit is refused, the service tries again as the library does. The delay of a commit counts from the time at which it was due. Meanwhile a
 worker runs in a process of its own. It is idle, or it has a backlog of small entities, of which every tenth has an event.
 
-The request units are limited before the worker starts. The backlog has to last for the whole round. Otherwise the round fails, because
-its worker did not catch up all the time. The kinds of worker take turns with the same number of rounds, and each round has a container,
-leases and a topic of its own. The ratios compare the 99th percentiles over all rounds.
+The request units are limited before the worker starts. The backlog has to last for the whole round: if the worker finishes it earlier, the
+round fails. The kinds of worker take turns with the same number of rounds, and each round has a container, leases and a topic of its own.
+The ratios compare the 99th percentiles of the delays over all rounds.
 
 Each reply takes 20 ms longer than the emulator needs, as on a network. The worker process runs with a lower CPU priority, because it would
 run on another machine, and sends to an emulator of its own. The emulator of Cosmos DB is a single process, so its work for the worker is
@@ -38,12 +39,11 @@ from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.errors import OutboxError
 
 COMMITS_PER_SECOND = 20
-REQUEST_UNITS = 300  # request units a second; a commit costs 12 to 14
+REQUEST_UNITS = 300  # per second; 20 commits of 12 to 14 request units each leave little for the worker
 REPLY_MS = 20
-ENTITIES, EVENTS = (
-    100,
-    10,
-)  # of a batch of the backlog; all of it is written before the request units are short
+# How many entities and events are in each batch of the backlog, which is written before the request units are
+# limited.
+ENTITIES, EVENTS = 100, 10
 WAYS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
     "idle": (False, {}),
     "low": (True, {"OUTBOX_PRIORITY": "low"}),
@@ -53,7 +53,7 @@ WAYS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many rounds, commits and backlog documents the measurement has."""
+    """How many rounds the measurement has, for how many seconds each commits, and how large the backlog of the worker is."""
 
     rounds: int
     seconds: int
@@ -104,7 +104,7 @@ async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
                 uow.repository(Item).create(item)
                 item.record(Renamed(name=item.name, previous_name=""))
                 await uow.commit()
-        except OutboxError:  # the commit was refused again and again until its time was over
+        except OutboxError:  # the commit was refused again and again, up to its deadline
             given_up += 1
         delays.append((loop.time() - due) * 1000)
 
@@ -151,11 +151,12 @@ async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> 
         after, refused = await bus.published(topic), await system.throttled() - refused
         await system.delay(0)
     await system.database.delete_container(data)
-    # Events that are committed during the round come after the backlog, so all messages that were sent are from the backlog.
+    # The worker reads the backlog before the commits that were made during the measurement. So while a backlog is left, all
+    # messages that it sends are from the backlog.
     sent, left = after - before, batches * EVENTS - after
     if behind and (sent <= len(delays) or left <= 0):
         raise SystemExit(
-            f"{way}: {sent} messages beside {len(delays)} commits, {left} left: not behind all the while"
+            f"priority {way}: the backlog ended, or the worker hardly sent ({sent} sent, {len(delays)} commits, {left} events left)"
         )
     return delays, refused, sent
 

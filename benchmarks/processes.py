@@ -31,7 +31,7 @@ class Worker:
         )
 
     async def owns_everything(self) -> None:
-        """Wait until every lease has an owner."""
+        """Wait until the worker owns every lease."""
         container = self._system.database.get_container_client(self._leases)
         while True:
             owners = [item.get("Owner") async for item in container.read_all_items() if "LeaseToken" in item]
@@ -44,7 +44,7 @@ class Worker:
         self._pipe.send("go")
 
     async def stop(self) -> dict[str, float]:
-        """End the process. Return the CPU seconds that it used since `go`, its peak memory, and its memory before `go`."""
+        """End the process. Return the CPU seconds that it used since `go`, its peak memory, and its peak memory before `go`."""
         self._pipe.send("stop")
         used: dict[str, float] = await asyncio.to_thread(self._pipe.recv)
         await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
@@ -69,7 +69,7 @@ async def running_worker(system: Emulated, *, data: str, leases: str, topic: str
 
 @asynccontextmanager
 async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
-    """Run the bare loop in a process of its own for as long as the block lasts. The loop does not wait for full batches."""
+    """Run a loop of plain SDK calls in its own process while the block lasts. The loop does not wait for full batches."""
     process, _ = spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
     try:
         yield
@@ -123,10 +123,11 @@ async def _relay(pipe: Connection, *where: str) -> None:
 
 def peak_mb() -> float:
     """Return the largest amount of memory that this process has used so far, in MB."""
-    # On Linux, read /proc and do not call `getrusage`: there a child process inherits the peak of its parent.
+    # On Linux, read /proc. The peak of `getrusage` would be wrong, because a child process inherits its
+    # parent's peak there.
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:  # this is not Linux
+    except OSError:  # only Linux has /proc
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**20 if sys.platform == "darwin" else 1024)
     return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

@@ -2,13 +2,13 @@
 Compare our change feed processor with those of the SDKs for Java and .NET, on the same emulator, with the same intervals and page size.
 
 First the processors take turns to read a container to its end, with a handler that does nothing. The time starts with the first page. A
-round takes only seconds, in which the virtual machines of Java and .NET still compile code, so they are faster in a long-lived process.
-`java_docs_ratio` is our documents per second divided by Java's, and `java_cpu_ratio` the same per CPU second; both are medians of all
-rounds. Above 1, ours is faster. The ratios to .NET begin with `dotnet`.
+round takes only seconds, in which the virtual machines of Java and .NET still compile code, so in a long-lived process they are faster than
+here. `java_docs_ratio` is our documents per second divided by Java's, and `java_cpu_ratio` our documents per CPU second divided by Java's.
+Each ratio is the median of all rounds. If it is above 1, ours is faster. The ratios to .NET begin with `dotnet`.
 
-Then a worker of each SDK is killed, and another one gets SIGTERM. After SIGTERM our worker releases its leases. The other SDKs leave the
-signal to the program, so their leases have to expire. Then four workers join one worker that owns a hundred leases. These ratios divide our
-seconds by theirs. Below 1, ours is faster.
+Then a worker of each SDK gets SIGKILL, and another worker gets SIGTERM. After SIGTERM our worker releases its leases. The other SDKs leave
+the signal to the program, so their leases have to expire. Then four workers join one worker that owns a hundred leases. These ratios divide
+our seconds by theirs. If a ratio is below 1, ours is faster.
 
 An SDK whose tools or packages are missing on this machine is not measured, and the last line of the output says so.
 `python -m benchmarks.processor`.
@@ -44,7 +44,7 @@ from benchmarks.report import beside, report, say, spread
 
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900
-POLL_SECONDS = 1.0  # our slowest poll; the others' default is 5 s
+POLL_SECONDS = 1.0  # for all processors; the default is 1 s in ours, and 5 s in Java and .NET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,10 @@ class Sizes:
 
 
 class Peers(Fleet):
-    """The worker processes of another SDK that share one lease container."""
+    """Worker processes that use the change feed processor of another SDK and share one lease container."""
 
     says: ClassVar[str]
-    key: ClassVar[str]  # the beginning of the names of its figures
+    key: ClassVar[str]  # the prefix of the figures of this SDK, such as "java"
     command: ClassVar[tuple[str, ...]]
 
     def __init__(self, system: Emulated, data: str, leases: str) -> None:
@@ -83,7 +83,7 @@ class Peers(Fleet):
             program.send_signal(number)
 
     def kill_all(self) -> None:
-        """End every worker."""
+        """Kill all worker processes."""
         for name in list(self._programs):
             self.kill(name)
 
@@ -130,7 +130,7 @@ class DotNetPeers(Peers):
 
 async def _ready(program: asyncio.subprocess.Process) -> None:
     if program.stdout is None or b"ready" not in await program.stdout.readline():
-        raise RuntimeError("the program of another SDK ended before it was ready")
+        raise RuntimeError("the worker program of another SDK ended before it printed 'ready'")
 
 
 def _go(program: asyncio.subprocess.Process) -> None:
@@ -140,7 +140,7 @@ def _go(program: asyncio.subprocess.Process) -> None:
 
 @contextmanager
 def built_java() -> Iterator[str | None]:
-    """Build the program for Java in a temporary folder. Yield None, or the reason why it cannot be built on this machine."""
+    """Build the worker program for Java in a temporary folder. Yield None, or the reason why it cannot be built on this machine."""
     with _sources("java", "java", "javac", "mvn") as found:
         if isinstance(found, str):
             yield found
@@ -160,7 +160,7 @@ def built_java() -> Iterator[str | None]:
 
 @contextmanager
 def built_dotnet() -> Iterator[str | None]:
-    """Build the program for .NET in a temporary folder. Yield None, or the reason why it cannot be built on this machine."""
+    """Build the worker program for .NET in a temporary folder. Yield None, or the reason why it cannot be built on this machine."""
     with _sources("dotnet", "dotnet") as found:
         if isinstance(found, str):
             yield found
@@ -180,7 +180,7 @@ def built_dotnet() -> Iterator[str | None]:
 
 @contextmanager
 def _sources(language: str, *programs: str) -> Iterator[Path | str]:
-    """Yield a temporary copy of the folder with a program's source, or a text that says which tools to build it are missing."""
+    """Yield a temporary copy of a program's source folder. If a tool to build the program is missing, yield a text that says so."""
     if missing := [program for program in programs if shutil.which(program) is None]:
         yield f"{', '.join(missing)} is not on this machine"
         return
@@ -199,7 +199,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 async def beside_others(system: Emulated, sizes: Sizes) -> dict[str, Any]:
-    """Compare our processor with the other SDKs. Return the ratios, and the reasons for an SDK that could not be measured."""
+    """Compare our processor with the other SDKs. Return the ratios, and for each SDK that could not be measured the reason."""
     with ExitStack() as stack:
         hindrances = {
             JavaPeers: stack.enter_context(built_java()),
@@ -239,7 +239,7 @@ async def _taken_over(
         for kind, found in taken.items():
             try:
                 seconds, _ = await takeover(system, 10, kind, after=after, number=number)
-            except TimeoutError:  # .NET's was once seen to time out
+            except TimeoutError:  # seen once, when the processor for .NET took too long
                 say(f"two of {kind.__name__} did not share ten leases, or one did not take over: not counted")
             else:
                 found.append(seconds)
@@ -253,8 +253,8 @@ async def _taken_over(
 
 async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) -> Mapping[str, float]:
     """
-    Return our seconds until five workers share the leases of one worker, divided by those of each other SDK. An SDK that does not
-    reach this in time is left out.
+    Return the seconds until five of our workers share the leases of one worker, divided by the seconds of each other SDK. An SDK whose
+    workers do not share the leases in time is left out.
     """
     ours = await balance(system, leases, 5)
     found = {}
@@ -270,7 +270,7 @@ async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) ->
 
 
 async def _drained(system: Emulated, sizes: Sizes, others: list[type[Peers]]) -> Mapping[str, float]:
-    """Return our documents per second and per CPU second, each divided by those of each other SDK."""
+    """Return the documents per second and per CPU second of our processor, divided by the same figures of each other SDK."""
     data = await system.new_events(sizes.documents, in_commit=20)
     ways = {"ours": with_processor, **{peers.key: peers.drain for peers in others}}
     rates: dict[str, list[float]] = {name: [] for name in ways}

@@ -1,8 +1,8 @@
 """
 Measure the relay: compared with a bare loop over the SDKs and with the design of Microsoft's .NET sample, and with a growing backlog.
 
-The emulators run in a process of their own. What is compared takes turns in several rounds. The figure is the median of the rounds.
-The design of the sample has only one round.
+The emulators run in a process of their own. The relay and the bare loop take turns in several rounds, and a figure is the median of all
+rounds. The design of the sample has only one round, because it is slow.
 
 `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
 """
@@ -30,8 +30,9 @@ KEYS = 1000
 DELAYS_MS = (0, 5, 20)
 SLOW_ACK_MS = 200
 LARGE_TEXT, MANY_LEASES = "x" * 40_000, 100
-EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
-# How many events the design of the sample sends, by the delay in ms. It is slow: with a delay of 20 ms, 150 events take seven seconds.
+EVENTS_IN_COMMIT = 5  # several, so that the committing process needs little CPU for an event
+# How many events the design of Microsoft's sample sends, for each network delay in ms. It is slow: with a delay of
+# 20 ms, 150 events take seven seconds.
 SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}
 
 
@@ -41,7 +42,7 @@ class Sizes:
 
     rounds: int
     events: int
-    seconds: float  # for which a slow broker is measured
+    seconds: float  # for how long a worker sends to a slow broker
     backlog: tuple[int, ...]
     scale_events: int
     large_events: int
@@ -90,8 +91,8 @@ class Meter:
 
 async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE) -> Meter:
     """
-    Run the relay until so many messages are sent to a new topic, and return the measurements. For long pages the topic is of the
-    Premium tier.
+    Run the relay until `events` messages are sent to a new topic, and return the measurements. For long pages, the topic accepts batches
+    of 1 MB, as in the Premium tier.
     """
     meter = Meter(events)
     await relay(
@@ -108,7 +109,10 @@ async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE)
 
 
 async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
-    """Return how many messages per second a bare loop or the design of the sample sends, given as a generator of accepted batches."""
+    """
+    Return how many messages per second the bare loop or the sample's design sends. `batches` runs it, and yields the size of each batch
+    that the topic accepted.
+    """
     meter = Meter(events)
     async with aclosing(batches) as sent:
         async for messages in sent:
@@ -119,7 +123,7 @@ async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
 
 
 async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes) -> float:
-    """Run the relay and the bare loop in turn, and return the ratio of the relay's messages per second to the bare loop's."""
+    """Run the relay and a loop of plain SDK calls in turn. Return the relay's messages per second divided by the loop's."""
     container = system.database.get_container_client(data)
     bare: list[float] = []
     ours: list[float] = []
@@ -243,7 +247,7 @@ async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, floa
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """Run all measurements, and return the figures for the last line of the output."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
-        collect_seldom()  # the worker sets this, too; here it also applies to the other ways
+        collect_seldom()  # all measured programs collect garbage as seldom as a worker
         data = await system.new_events(sizes.events, keys=KEYS)
         result: dict[str, Any] = {"ceiling_ratio": await compare_with_ceiling(system, bus, data, sizes)}
         result |= await measure_cpu(system, sizes)

@@ -27,7 +27,7 @@ def show(what: str, figures: str) -> None:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the percentile of values: the smallest value that at least this share of all values does not exceed."""
+    """Return the lowest value that at least a `share` of the values does not exceed. The share 0.99 gives the 99th percentile."""
     ordered = sorted(values)
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1)
 
@@ -41,10 +41,10 @@ def report(
     shared_by: str,
 ) -> None:
     """
-    Run a benchmark from the command line, with the full sizes or, with `--quick`, the small ones. Print its figures as the last line.
+    Run a benchmark from the command line, with the sizes `full`, or `quick` if `--quick` is given. Print its figures as the last line.
     """
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--quick", action="store_true", help="small numbers, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small numbers, to see that the benchmark runs")
     sizes = quick if parser.parse_args().quick else full
     show("machine", f"{os.cpu_count()} cores, shared by {shared_by}")
 
@@ -62,5 +62,5 @@ def spread(title: str, values: list[float], unit: str) -> float:
 
 
 def beside(title: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Compute the ratio of ours to theirs for each round, print the lowest, median and highest ratio, and return the median."""
+    """Divide our value of each round by the other program's, print the lowest, median and highest ratio, and return the median."""
     return round(spread(title, [one / other for one, other in zip(ours, theirs, strict=True)], ""), 3)

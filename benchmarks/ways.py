@@ -1,7 +1,8 @@
 """
-Three ways to send the events of a container to a topic: our relay, a bare loop over both SDKs, and the design of Microsoft's .NET sample.
+Three ways to send the events of a container to a topic: our relay, a bare loop over the SDKs of Cosmos DB and Service Bus, and the design
+of Microsoft's .NET sample.
 
-Each reports the number of messages as soon as the topic has accepted a batch.
+Each way reports the number of messages in a batch as soon as the topic has accepted the batch.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from cosmos_outbox_worker.telemetry import open_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
-RELAY_PAGE = 1000  # the worker's default
+RELAY_PAGE = 1000  # how many documents a worker reads in a page by default
 SAMPLE_PAGE = 25
-POLL_SECONDS = 0.02  # the pause of the bare loop where nothing is new; the relay's shortest pause is the same
+POLL_SECONDS = 0.02  # the bare loop's pause if nothing is new; the relay's shortest pause is equal
 SAMPLE_POLL_SECONDS = 3.0
 PROCESSOR = "bench"
 
@@ -66,9 +67,10 @@ async def relay(
     page: int = PAGE,
 ) -> None:
     """
-    Run a relay until `stop` is set, built as `worker_assembly` builds it. If a `gate` is given, nothing is sent before it is set.
+    Run a relay until the event `stop` is set. If an event `gate` is given, the relay sends nothing before the gate is set.
 
-    As in a worker, there are logs, health, metrics, spans, the parked store, deletion, and polls of the lag and of parked keys.
+    The relay is built as `worker_assembly` builds it. So its cost includes logs, health, metrics, spans, the parked store, deletion, and
+    polls of the lag and of parked keys.
     """
 
     def count(record: Record) -> None:
@@ -118,7 +120,8 @@ async def relay(
                 instance_name=name,
                 max_items=page,
                 acquire_interval=timedelta(seconds=0.5),
-                # With a gate, pages wait for it. So give up a page soon if another worker asks for its lease.
+                # Each page waits in the handler until the gate is set. If another worker asks for the lease
+                # meanwhile, this worker gives up the page after the grace period, which is therefore short.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
             ),
             hooks=(notify, deletion.hear),
@@ -151,16 +154,16 @@ async def relay(
             other.cancel()
         await running
         if not watching.cancelled() and watching.done():
-            watching.result()  # this never returns: if it ended the run early, that is no measurement
+            watching.result()  # the polls never end by themselves, so raise the error that ended them
 
 
 async def _left_behind(expiration: timedelta) -> dict[str, int]:
-    """Return that no other processor has waiting changes. This takes the place of `Connection.find_unserved_processors`."""
+    """Stand in for the worker's `Connection.find_unserved_processors`, as if no other processor had waiting changes."""
     return {}
 
 
 async def _no_others() -> tuple[str, ...]:
-    """Return that no other processor reads the container. This takes the place of `Connection.others`."""
+    """Stand in for the worker's `Connection.others`, as if no other processor read the container."""
     return ()
 
 
