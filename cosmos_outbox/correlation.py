@@ -19,12 +19,13 @@ from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-SERVICE_BUS = "servicebus"  # the default `messaging.system`; a publisher to another system names that system
+# The value of OpenTelemetry's attribute `messaging.system`, unless a publisher to another broker names that broker
+SERVICE_BUS = "servicebus"
 # The version of OpenTelemetry's conventions from which the names of spans, metrics and attributes are taken
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-# The buckets that the conventions recommend for durations
+# The buckets, in seconds, that OpenTelemetry's conventions recommend for durations
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # fmt: skip
-# The correlation id of the conversation, and the id of the message that is being handled
+# The correlation id and the causation id that commits of the current task store in their events
 _ids: ContextVar[tuple[str | None, str | None]] = ContextVar(
     "cosmos_outbox.correlation", default=(None, None)
 )
@@ -34,9 +35,10 @@ _propagator = TraceContextTextMapPropagator()
 @contextmanager
 def correlated(*, correlation_id: str | None = None, causation_id: str | None = None) -> Iterator[None]:
     """
-    Give the commits inside this block a correlation id (of the conversation) and a causation id (of the message that is handled).
+    Give the commits inside this block two ids, which their events store. The correlation id is the same for all events that follow from one
+    request. The causation id is the id of the message that is handled.
 
-    An omitted id keeps the value of the surrounding block.
+    If an id is not given, the id of the surrounding block is used.
     """
     around = _ids.get()
     token = _ids.set(
@@ -53,14 +55,14 @@ def correlated(*, correlation_id: str | None = None, causation_id: str | None = 
 
 def current_correlation(*, traced: bool = True) -> dict[str, str]:
     """
-    Return the correlation that a commit stores in the `meta` of its events: this task's two ids, and the current span in W3C form.
+    Return what a commit stores in the `meta` of its events: this task's correlation id and causation id, and the current span in W3C form.
 
-    Ids that are not set are left out. A caller passes `traced=False` if it knows that there is no span, to save time.
+    An id that is not set is left out. A caller that knows that there is no span passes `traced=False`, to save time.
     """
     names = "correlationId", "causationId"
     found = {name: value for name, value in zip(names, _ids.get(), strict=True) if value is not None}
     if traced:
-        _propagator.inject(found)  # traceparent and, if there is one, tracestate
+        _propagator.inject(found)  # adds `traceparent` and, if the span has one, `tracestate`
     return found
 
 
@@ -74,7 +76,7 @@ def meter_of(provider: metrics.MeterProvider | None) -> metrics.Meter:
     return metrics.get_meter("cosmos_outbox", "", provider, SCHEMA_URL)
 
 
-# The result is cached, because callers ask for each message, and OpenTelemetry keeps every instrument that it creates.
+# Callers ask for this histogram once for each message. It is cached, because OpenTelemetry keeps every instrument that it creates.
 @lru_cache(maxsize=16)
 def process_durations(provider: metrics.MeterProvider | None) -> metrics.Histogram:
     """Return the histogram that measures how long the processing of a message takes."""
@@ -119,7 +121,7 @@ def context_of(stored: Mapping[str, object]) -> Context:
 
 
 def call_inside_trace(stored: Mapping[str, object], call: Callable[[], None]) -> None:
-    """Make a call inside the span of the commit that stored this `meta`, so that records and logs carry its trace."""
+    """Call a function inside the trace of an event's commit, so that its logs carry that trace. `stored` is the event's `meta`."""
     token = context.attach(context_of(stored))
     try:
         call()
@@ -143,9 +145,9 @@ def processing_message(
 ) -> Iterator[trace.Span]:
     """
     Measure and trace the handling of a message inside this block. The span `process` continues the trace of the commit that wrote the
-    event. Commits inside the block get the correlation id of the conversation, and the message's id as their causation id.
+    event. Commits inside the block get the message's correlation id, and the message's id as their causation id.
 
-    The correlation id is the one in the properties, else `correlation_id`, else none. It is never that of the surrounding block.
+    The correlation id is taken from the properties, or else from `correlation_id`, and never from the surrounding block.
     """
     creator = context_of(properties)
     created_by = trace.get_current_span(creator).get_span_context()

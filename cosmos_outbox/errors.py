@@ -110,7 +110,7 @@ class OutboxError(_Fields):
         return f"{type(self).__name__}({str(self)!r})"
 
     def _default_text(self) -> str | None:
-        """Return the text of an error that was raised without a message, made from its fields; None for the text of its class."""
+        """Return a text that is made from the fields of an error without a message; None if the text of its class is used."""
         return None
 
 
@@ -155,7 +155,7 @@ class EventTooLarge(UsageError):
 
 class UnstorableValue(UsageError):
     """
-    An entity or event holds a value that could not be read back as it is; nothing was sent.
+    An entity or event holds a value that would be another one when it is read back, such as a tuple; nothing was sent.
 
     document_id, partition_key
                     those of the entity or event.
@@ -215,7 +215,7 @@ class PreconditionFailed(StoreError):
 
     expected        the etag that the write, or the caller, asked for.
     actual          the etag that the document has; None if it is not known.
-    overtaken       True if `run` repeated the change several times, and other programs changed the document first each time.
+    overtaken       True if `Outbox.run` repeated the change several times, and other programs changed the document first each time.
     """
 
     expected: str | None = None
@@ -233,7 +233,7 @@ class NotModified(StoreError):
     """
     The document still has the etag that the caller knows.
 
-    etag            that etag.
+    etag            the etag of the document.
     """
 
     etag: str | None = None
@@ -244,7 +244,7 @@ class UnreadableDocument(StoreError):
     A stored document does not fit its entity's class; correct the document, or let the class read it.
 
     document_id, partition_key
-                    those of the document.
+                    the id and the partition key of the document.
     field           the path of the first wrong field inside `data`, or "data" itself.
     """
 
@@ -260,7 +260,7 @@ class UnreadableDocument(StoreError):
 
 
 class InvalidRequest(StoreError):
-    """Cosmos DB calls the request malformed; correct what it names, for a retry does not help."""
+    """Cosmos DB calls the request malformed; correct what it names, because a retry does not help."""
 
 
 class RequestTooLarge(StoreError):
@@ -312,7 +312,7 @@ class CommitOutcomeUnknown(StoreError):
 
 
 class RequestStillRunning(OutboxError):
-    """An equal request under the same idempotency key still runs; repeat this one later, and it gets the answer."""
+    """An equal request with the same idempotency key still runs; repeat your request later to get the answer."""
 
     retriable = True
 
@@ -366,7 +366,7 @@ class PublishError(OutboxError):
     Service Bus did not accept a message.
 
     accepted        how many leading messages of the call were accepted; the outcome of the others is unknown.
-    condition       the AMQP error condition of the answer, if it blames neither the messages nor the load; else None.
+    condition       the AMQP error condition of the answer, if it reports an internal error of the broker; else None.
     """
 
     condition: str | None = None
@@ -486,8 +486,8 @@ def error_text(error: BaseException) -> str:
     """
     Return the text of any error, in a form that UTF-8 can encode.
 
-    This works even if the text contains half a surrogate pair, or the error's `__str__` raises. If an error has no text, as a time-out of
-    an HTTP client may have none, return the line of code that raised it.
+    This works even if the text contains half a surrogate pair, or the error's `__str__` raises. If an error has no text, such as a
+    time-out of some HTTP clients, return the line of code that raised the error.
     """
     try:
         text = str(error).encode("utf-8", "replace").decode()
@@ -512,4 +512,4 @@ def frames_of(error: BaseException) -> tuple[str, ...]:
     found = list(dropwhile(lambda frame: frame.filename.startswith(_LIBRARY), every))
     kept = found[:_FIRST_FRAMES] + found[_FIRST_FRAMES:][-_LAST_FRAMES:]
     lines = [f"{one.filename}:{one.lineno} in {one.name}"[-_LONGEST_FRAME:] for one in kept]
-    return tuple([line.encode("utf-8", "replace").decode() for line in lines])  # a path may have no UTF-8
+    return tuple([line.encode("utf-8", "replace").decode() for line in lines])  # a path may be invalid UTF-8

@@ -1,5 +1,5 @@
 """
-Event loop: helpers for tasks that run beside their callers, for calls that may lose a cancellation, and a thread that reports a blocked
+Event loop: helpers for background tasks and for calls of the SDK that may swallow a cancellation, and a thread that reports a blocked
 loop.
 """
 
@@ -28,7 +28,7 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task."""
+        """Start a task. `wait` waits until this task has ended too."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -53,8 +53,8 @@ async def end(tasks: set[asyncio.Task[Any]]) -> None:
 
 async def within(seconds: float, call: Coroutine[Any, Any, _T], *, asked: asyncio.Event | None = None) -> _T:
     """
-    Make a call with a time limit, and return its result. The call may be one that loses cancellations, as calls of the SDK may: if the
-    caller is cancelled, that is never lost.
+    Make a call with a time limit, and return its result. A call of the SDK may swallow the cancellation of its caller. Inside this function
+    the cancellation is never lost.
 
     Args:
         seconds: how long the call may take.
@@ -103,11 +103,10 @@ def retrieve(task: asyncio.Task[Any]) -> None:
 @contextmanager
 def watch_loop(notify: Hook, *, after_seconds: float) -> Iterator[None]:
     """
-    Inside this block, report code that blocks the running event loop, again and again while it does. `notify` is called on a thread of its
-    own.
+    Inside this block, report code that blocks the running event loop, again and again while it does. `notify` is called on another thread,
+    because a blocked loop cannot report anything.
 
-    A thread is necessary, because a blocked loop cannot report anything. It also renews no lease, so in the end the worker loses all
-    leases.
+    While its loop is blocked, a worker renews no lease, and in the end it loses all its leases.
     """
     loop = asyncio.get_running_loop()
     loop_thread = threading.get_ident()

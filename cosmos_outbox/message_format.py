@@ -18,10 +18,11 @@ from cosmos_outbox.partition_key import broker_id, bytes_of
 from cosmos_outbox.received_cloudevents import CloudEvent, cloud_event_of
 from cosmos_outbox.stored_documents import StoredEvent, json_bytes, time_of
 
-# The limits of one property, and of all properties, with their names. They are checked before a message is sent, because Service Bus
-# answers a message beyond them as if the service itself had failed.
+# The most bytes of one property, and of all properties, with their names. The limits are checked before a
+# message is sent: if a message exceeds them, Service Bus answers as if the service itself had failed.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
-# For how long after it accepted a message the broker certainly remembers its id: half of the default window of duplicate detection.
+# After the broker accepted a message, it certainly remembers the message's id for this time: half of the default window of duplicate
+# detection.
 REMEMBERED_FOR = timedelta(minutes=5)
 
 # The application properties of an event's message: for each field of the event's `meta`, the name of the property.
@@ -49,7 +50,7 @@ class OutboundMessage:
     """
     A message to send. A resend of the same event is equal in every field, so the broker can drop it by its id.
 
-    deliver_at: the time before which the broker delivers the message to no receiver; None, or a time in the past, for at once.
+    deliver_at: the time before which the broker delivers the message to no receiver. None, or a time in the past, means at once.
     """
 
     message_id: str
@@ -67,7 +68,7 @@ class Message:
     A message as a subscription or a queue delivers it.
 
     session_id: the session; None if the sender set none.
-    subject: the subject as it was delivered. For a consumer's handler, if the message contains a CloudEvent, the type of that event.
+    subject: the subject as it was delivered. If the message contains a CloudEvent, a consumer's handler gets the type of that event.
     sequence_number: a number that grows in the order in which the broker accepted its messages.
     delivery_count: how often the message was delivered before; 0 at the first delivery.
     idempotency_key: a key for calls of services that carry out a request once for each key. It is the same at each delivery of the message
@@ -130,7 +131,8 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
     for key, name in PROPERTIES.items():
         value = meta.get(key)
-        # Nearly all values of the library's own events are handled here, without a call, because that is fast.
+        # The first two branches handle nearly all values of the library's own events. They call no function of
+        # this module, because that would be slower.
         if type(value) is str and value.isascii():
             if value:
                 properties[name] = value
@@ -151,7 +153,8 @@ def require_properties_that_fit(message: OutboundMessage) -> None:
     """
     sizes = {name: len(name) + _most_bytes(value) for name, value in message.properties.items()}
     if sum(sizes.values()) <= MAX_PROPERTY_BYTES:
-        # this rough estimate is enough for nearly all messages; to measure each value would cost as much as to send it
+        # This rough estimate is enough for nearly all messages. To measure each value would take as much CPU
+        # as to send the message.
         return
     total = 0
     for name, value in message.properties.items():

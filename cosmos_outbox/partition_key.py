@@ -1,10 +1,10 @@
 """
 Partition keys: their values, where a container keeps them in its documents, the text that names a key, and ranges of keys.
 
-The text of a key is its session id, its name in logs and in the parked store, and the KEY of commands. The text of a string is the string
-itself. The text of any other key is the compact JSON list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
+The text of a key is used as session id, in logs, in the parked store and as the KEY of commands. For a key that is a string, it is the
+string itself. For any other key it is the compact JSON list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
 
-This module also checks which ids a container accepts for its documents.
+This module also checks which ids a container accepts for its documents, and hashes keys and ids that are too long for Service Bus.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
     all strings, use the text itself instead of this function.
 
     Args:
-        text: the text, such as the session id of a message, as `key_text` writes it. It may have spaces between the parts.
+        text: the text, such as the session id of a message, as `key_text` writes it. The text may have spaces between the parts.
         levels: the number of levels of the container's partition key. Defaults to 1.
 
     Raises:
@@ -96,7 +96,7 @@ def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
 
 
 def identity(key: PartitionKey) -> Hashable:
-    """Return a hashable value that is equal only for equal keys. The keys themselves will not do: in Python, True equals 1."""
+    """Return a hashable value that is equal only for equal keys. A key itself is not enough: in Python, True equals 1."""
     if isinstance(key, str):
         return key
     parts = parts_of(key)
@@ -123,7 +123,10 @@ class KeyPaths:
         return parts if all(map(_is_part, parts)) else None
 
     def fields(self, key: PartitionKey, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the properties of a document that hold its partition key. Those of `stored` beside a nested part are kept."""
+        """
+        Return the properties of a document that hold its partition key. If such a property is an object, as for the path `/owner/id`, its
+        other fields are copied from the `stored` document.
+        """
         fields: dict[str, Any] = {}
         for names, part in zip(self.levels, parts_of(key), strict=True):
             inside = fields
@@ -146,7 +149,7 @@ class KeyPaths:
 
     def parse(self, text: str) -> PartitionKey:
         """
-        Return the partition key that a text names, as `key_text` writes it. It may have spaces between the parts.
+        Return the partition key that a text names, as `key_text` writes it. The text may have spaces between the parts.
 
         Raises:
             ValueError: the text names no key of the container.
@@ -252,7 +255,7 @@ def _problem_of(part: object) -> str | None:
     if isinstance(part, str):
         return None if bytes_of(part) is not None else f"it needs {_A_TEXT}"
     if isinstance(part, int | float):
-        # Compare the number with its 64-bit float, because Cosmos DB keeps only that.
+        # Compare the number with its 64-bit float, because Cosmos DB stores numbers as 64-bit floats.
         return None if _double(part) == part else "a number has to be one that a 64-bit float holds"
     if part is None:
         return "null is no key: an event has to name the one that it belongs to"
@@ -305,7 +308,7 @@ class FeedRange:
         return FeedRange(min=max(self.min, other.min), max=min(self.max, other.max))
 
     def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
-        """Return the parts of this range that lie outside all of the others, in order."""
+        """Return the parts of this range that no other given range covers, in order."""
         left, low = [], self.min
         for other in sorted(others, key=lambda other: other.min):
             if low < other.max and other.min < self.max:

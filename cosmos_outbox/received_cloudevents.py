@@ -1,9 +1,9 @@
 """
 Received CloudEvents 1.0: read the event that a message contains, in one of the forms of the AMQP binding.
 
-Its attributes are in properties of the message (binary), or in a JSON object with the content type of CloudEvents (structured). A JSON
-object that has the attributes but not the content type is read as well. The relay writes CloudEvents in `relay/cloudevents.py`; the
-names that both use are here.
+The attributes of an event are in properties of the message (binary form), or in a JSON object with the content type of CloudEvents
+(structured form). A JSON object that has the attributes but not the content type is read as well. `consumer/routes.py` makes the event the
+message that a handler gets. The relay writes CloudEvents in `relay/cloudevents.py`, with the names that are defined here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from cosmos_outbox.stored_documents import first_error
 
-# The two prefixes of properties in the AMQP binding. The relay writes the second one, because JMS selectors and SQL filters of
-# subscriptions cannot name a property with the first.
+# In the AMQP binding of CloudEvents, the names of properties have one of two prefixes. The relay writes the second one, because JMS
+# selectors and SQL filters of subscriptions cannot name a property with the first.
 PREFIXES = ("cloudEvents:", "cloudEvents_")
 # For each property of a message, the CloudEvents extension attribute that carries it. Names of attributes may have only lower-case letters
 # and digits.
@@ -42,7 +42,7 @@ _REQUIRED = ("specversion", "id", "source", "type")
 
 def _time(value: Any, read: Callable[[Any], datetime | None]) -> datetime | None:
     try:
-        # the value is text or, for an AMQP timestamp, the milliseconds that the SDK returns
+        # the value is text or, if the sender used an AMQP timestamp, a number of milliseconds from the SDK
         return read(value)
     except ValidationError:
         # a time that cannot be read is left out, because neither producer nor broker has to check it
@@ -56,7 +56,7 @@ class CloudEvent(BaseModel):
     """
     A CloudEvent as its producer sent it. Its `type` becomes the subject of the message. Its own `subject` names the thing that it is about.
 
-    time: when it happened; None if the attribute is missing, is no time, or has no UTC offset.
+    time: when the event happened; None if the attribute is missing, is no time, or has no UTC offset.
     data: the JSON value, or the bytes if the data is no JSON.
     """
 

@@ -39,7 +39,7 @@ Hook = Callable[[Record], None]
 
 
 class LeaseMoved(Record):
-    """This worker acquired a lease, or stopped working on it: `outcome` is acquired, or a CloseReason."""
+    """This worker acquired a lease (acquired), or stopped working on it. Then `outcome` says why, as a CloseReason."""
 
     level = logging.INFO
     levels: ClassVar = {"lost": logging.WARNING}
@@ -51,7 +51,10 @@ class LeaseMoved(Record):
 
 
 class LeaseCheckpointed(Record):
-    """The checkpoint covers the first `pages` batches of this tenure. No worker reads them again."""
+    """
+    The owner of a lease saved its position after the first `pages` batches of changes that it read. No worker reads them
+    again.
+    """
 
     level = logging.DEBUG
     lease: str
@@ -70,10 +73,11 @@ class PageHandled(Record):
 
 class PageFailed(Record):
     """
-    The handler or the change feed failed on a page. The owner tries the page again after `delay_seconds` (retried). Or it has tried so
-    often that the range counts as standing still until the cause is gone (halted, emitted again after as many more attempts).
+    The handler or the change feed failed on a page. The owner of the lease tries the page again after `delay_seconds`
+    (retried). Every tenth failed attempt, by default, reports that the range stands still until the cause is gone
+    (halted).
 
-    The lease is kept, and a halted one is tried again too, so work goes on by itself after the fix.
+    The worker keeps the lease, and tries a halted page again too, so work goes on by itself after the fix.
     """
 
     levels: ClassVar = {"halted": logging.ERROR}
@@ -86,11 +90,13 @@ class PageFailed(Record):
 
 class PositionAhead(Record):
     """
-    The position of a lease is above the newest LSN of its range, as after a restore. The lease halts until an operator sets it back
-    (halted). Or the range soon caught up, and the owner reads the changes above `lowest_lsn` again (rewound).
+    The position of a lease is above the newest LSN of its range, as after a restore. The lease halts until an operator
+    sets the position back (outcome `halted`). If the range soon caught up, the owner only reads the changes above
+    `lowest_lsn` again (outcome `rewound`).
 
-    `lowest_lsn` is the lowest newest LSN that was seen of the range. The record is emitted every minute while the lease is halted. A range
-    is behind for a moment if a replica lagged. If an edit set the lease ahead, the changes below its position are skipped.
+    The newest LSN of the range was read several times, and `lowest_lsn` is the lowest value. The record is emitted
+    every minute while the lease is halted. A lagging replica makes a range seem behind for a moment. If a person edited
+    the lease and set its position too high, the changes below the position are skipped.
     """
 
     level = logging.ERROR
@@ -140,8 +146,8 @@ class LeasesContested(Record):
 
 class LeasesBalanced(Record):
     """
-    A worker's balancing pass has listed the leases (listed; from the first time on, every range has a lease). Or the pass failed for one
-    lease or all, and the next pass tries again (failed).
+    A worker has listed the leases, to find out which to take (outcome `listed`). Or it could not list, create or take
+    leases, and tries again in its next pass (outcome `failed`).
     """
 
     level = logging.DEBUG
@@ -152,7 +158,7 @@ class LeasesBalanced(Record):
 
 
 class MessagesPublished(Record):
-    """The broker accepted messages of one lane."""
+    """The broker accepted messages of one lane (an ordered stream)."""
 
     level = logging.DEBUG
     lane: int
@@ -162,8 +168,8 @@ class MessagesPublished(Record):
 
 class PublishFailed(Record):
     """
-    The broker did not accept messages of one lane. They are sent again after `delay_seconds` (retried). Or the topic is missing,
-    disabled, forbidden or refuses everything until an operator repairs it (halted, emitted with every attempt).
+    The broker did not accept messages. They are sent again after `delay_seconds` (outcome `retried`). Or the topic is missing, disabled,
+    forbidden or refuses everything, until an operator repairs it (outcome `halted`, emitted with every attempt).
     """
 
     levels: ClassVar = {"halted": logging.ERROR}
@@ -176,8 +182,8 @@ class PublishFailed(Record):
 
 class SentTwice(Record):
     """
-    A processor of another name sends the events of the same container to the same topics. Each is sent twice, and a refused key is
-    parked for both. Emitted repeatedly while it lasts.
+    Another processor sends the events of the same container to the same topics. So each event is sent twice, and both
+    processors park the key of a refused event. Emitted repeatedly while it lasts.
     """
 
     level = logging.ERROR
@@ -188,8 +194,9 @@ class SentTwice(Record):
 
 class LeftUnsent(Record):
     """
-    Changes wait for a processor of another name that has no worker, and this processor began at `now`. If the processor was renamed, these
-    changes are not sent. Emitted repeatedly while it lasts, if it was seen in about the first minute.
+    Changes wait for a processor of another name that has no worker, and this processor began at the end of the change
+    feed. If the processor was renamed, these changes are not sent. The worker looks for such changes in about its first
+    minute. If it finds some, it repeats the record while they wait.
     """
 
     level = logging.ERROR
@@ -200,8 +207,8 @@ class LeftUnsent(Record):
 
 class TopicFull(Record):
     """
-    The topic has no room. Messages of one lane are sent again after `delay_seconds`, for as long as it takes. A subscription without a
-    reader keeps every message until it expires. Emitted with every attempt.
+    The topic has no room. The messages are sent again after `delay_seconds`, for as long as it takes. A subscription without a reader
+    keeps every message until it expires. Emitted with every attempt.
     """
 
     level = logging.ERROR
@@ -237,7 +244,7 @@ class EventRejected(Record):
 
 
 class KeyParked(Record):
-    """An event cannot be sent. It and all later ones of its partition key are held until an operator acts."""
+    """An event cannot be sent. This and all later events of its partition key are held until an operator acts."""
 
     level = logging.ERROR
     lease: str
@@ -251,7 +258,7 @@ class KeyParked(Record):
 
 class EventsHeld(Record):
     """
-    Later events of a parked key were held behind it (held), or are sent because the key was released or dropped (resumed).
+    Later events of a parked key were put into the parked store (held), or are sent because the key was released or dropped (resumed).
     """
 
     level = logging.INFO
@@ -263,7 +270,8 @@ class EventsHeld(Record):
 
 class ParkingFailed(Record):
     """
-    Events could not be held, because a limit is reached or the store failed. Their lease makes no progress.
+    Events could not be held, because too many keys or events are parked, or the store failed. Their lease makes no
+    progress.
     """
 
     level = logging.ERROR
@@ -274,8 +282,9 @@ class ParkingFailed(Record):
 
 class EventDeletion(Record):
     """
-    Sent events were deleted, as configured (deleted). Or they stay, and `reason` says why: until their time to live ends, because the
-    store fails (failed) or too many wait (skipped), or while another processor may not have read them (waiting, emitted every minute).
+    Sent events were deleted, as configured (outcome: deleted). Or they stay, and `reason` says why. If the store fails
+    (failed) or too many events wait (skipped), they stay until their time to live ends. If another processor may not
+    have read them, they wait (waiting, emitted every minute).
     """
 
     levels: ClassVar = {"deleted": logging.DEBUG}
@@ -297,8 +306,8 @@ class WatchFailed(Record):
 
 class SdkFallback(Record):
     """
-    The Service Bus SDK is used instead of a faster part of this library, and `reason` says why. The SDK encodes the messages of a topic,
-    with several times the CPU, or receives those of a subscription until the process ends.
+    Instead of a faster part of this library, the Service Bus SDK encodes the messages of a topic, or receives those of
+    a subscription until the process ends. `reason` says why.
     """
 
     part: Literal["encoder", "receiver"]
@@ -307,7 +316,7 @@ class SdkFallback(Record):
 
 
 class SessionClosed(Record):
-    """A processor has given a session back, or lost it. `outcome` is a SessionEnd."""
+    """A session processor has given a session back, or lost it. `outcome` is the SessionEnd."""
 
     level = logging.DEBUG
     levels: ClassVar = {"lost": logging.WARNING}
@@ -340,8 +349,8 @@ class MessageSettled(Record):
 
 class MessageFailed(Record):
     """
-    The handler of a session processor raised or took too long, and the message is delivered again (raised). Or the handler went on after
-    its cancellation, and nothing that it returns is settled (left behind).
+    The handler of a session processor raised an error or took too long, and the message is delivered again (outcome `raised`). Or the
+    handler went on after its cancellation, and its result is ignored (outcome `left behind`).
     """
 
     levels: ClassVar = {"left behind": logging.ERROR}
@@ -354,8 +363,9 @@ class MessageFailed(Record):
 
 class MessageHandled(Record):
     """
-    A consumer has dealt with a message. Its effect and its inbox record are committed (handled). Or there was no effect: the message took
-    effect before (repeated), its subject has no handler (ignored), an operator dropped it (dropped), or it waits in its parked key (held).
+    A consumer has dealt with a message. Its effect and its inbox record are committed (outcome: handled). Or there was no effect: the
+    message took effect before (repeated), its subject has no handler (ignored), an operator dropped it (dropped), or it waits in its
+    parked key (held).
 
     `age_seconds` is the time since the broker accepted the message; None if the message does not say. Only a handled message has
     `attempts`, `seconds` and `age_seconds`.
@@ -383,7 +393,8 @@ class SubjectIgnored(Record):
 
 class AttemptFailed(Record):
     """
-    The handler of a consumer failed on a message. The consumer tries it again after `delay_seconds`, or gives it up if that is None.
+    The handler of a consumer failed on a message. The consumer tries the message again after `delay_seconds`. If that is
+    None, it gives the message up.
 
     `handler` is the line of the handler that failed; None if the error came before a handler was called.
     """
@@ -400,8 +411,8 @@ class AttemptFailed(Record):
 
 class ConsumingDelayed(Record):
     """
-    A message waits through no fault of its own, and no delivery is counted. A store cannot be used now (outage), its handler asked for a
-    later time (later), or the handler does so for all messages of its subject (circuit).
+    A message waits, but is not at fault, so no delivery is counted. The outcome says why: a store cannot be used now (outage), the handler
+    asked to get the message later (later), or the handler does so for all messages of its subject (circuit).
 
     `waited_seconds` is for how long the message has waited in this process.
     """
@@ -419,8 +430,8 @@ class ConsumingDelayed(Record):
 
 class CircuitMoved(Record):
     """
-    For messages of `keys` keys in a row, the handler of a subject asked for a later time. The consumer now tries one message of the subject
-    at a time (opened). Or one of them took effect, and all are handled again (closed).
+    For `keys` keys in a row, a handler asked to get the message later. So the consumer now tries one message of this subject at a time
+    (opened). Or a message took effect, and all messages are handled again (closed).
     """
 
     levels: ClassVar = {"closed": logging.INFO}
@@ -434,8 +445,8 @@ class CircuitMoved(Record):
 
 class ConsumerHalted(Record):
     """
-    The handlers failed on messages of `keys` keys in a row, and no message took effect. The messages are not at fault, so no more are
-    parked.
+    The handlers failed on messages of `keys` keys in a row, and no message took effect. So the messages are not at
+    fault, and no more messages are parked.
     """
 
     level = logging.ERROR
@@ -465,7 +476,7 @@ KINDS: tuple[type[Record], ...] = tuple(Record.__subclasses__())
 
 
 def level_of(record: Record) -> int:
-    """Return the level of a record: the level of its outcome if its class names one, else the level of the class."""
+    """Return the level of a record: the level that its class gives for its outcome, or else the level of its class."""
     return record.levels.get(getattr(record, "outcome", ""), record.level)
 
 

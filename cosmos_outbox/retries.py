@@ -1,4 +1,7 @@
-"""Retries: how long to wait between attempts, for how long to try, and loops that repeat reads and conditional writes."""
+"""
+Retries: how long to wait between attempts, for how long to try, and loops that repeat reads and conditional writes. `write/commit.py`
+repeats commits, and `consumer/attempts.py` decides about failed messages.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ class Backoff:
     `maximum_seconds`.
     """
 
-    initial_seconds: float = 0.1  # Defaults to 100 ms.
-    maximum_seconds: float = 30.0  # Defaults to 30 s.
+    initial_seconds: float = 0.1  # the longest wait after the first attempt. Defaults to 100 ms.
+    maximum_seconds: float = 30.0  # the longest wait after any attempt. Defaults to 30 s.
 
     def delay(self, attempt: int, *, at_least: float | None = None) -> float:
-        """Return the seconds to wait after failed attempt number `attempt`, from 1, but no less than `at_least`."""
+        """Return how many seconds to wait after a failed attempt, at least `at_least`. The first attempt has the number 1."""
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** min(attempt - 1, 60))
         return max(at_least or 0.0, ceiling * random.random())
 
@@ -35,9 +38,9 @@ class Backoff:
 class RetryOptions:
     """For how long a read or a commit is tried, and how long to wait between attempts."""
 
-    deadline_seconds: float = 10.0  # for all attempts together. Defaults to 10 s.
-    attempt_seconds: float = 4.0  # for one attempt. Defaults to 4 s.
-    # Defaults to 50 ms, doubling, at most 2 s.
+    deadline_seconds: float = 10.0  # the time limit for all attempts together. Defaults to 10 s.
+    attempt_seconds: float = 4.0  # the time limit for one attempt. Defaults to 4 s.
+    # The longest pause between two attempts. Defaults to 50 ms after the first attempt. It doubles up to 2 s.
     backoff: Backoff = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
 
     def __post_init__(self) -> None:
@@ -72,10 +75,10 @@ class Deadline:
             async with asyncio.timeout_at(ends_at):
                 return await call(*args, **kwargs)
         except TimeoutError as error:
-            raise StoreUnavailable("Cosmos DB did not answer in time.") from error
+            raise StoreUnavailable("Cosmos DB did not answer in time; try again.") from error
 
     async def pause(self, attempt: int, retry_after: float | None = None) -> bool:
-        """Wait before the next attempt. If that would begin after the deadline, return False at once."""
+        """Wait before the next attempt, and return True. If that attempt would begin after the deadline, return False at once."""
         seconds = self._options.backoff.delay(attempt, at_least=retry_after)
         if self._loop.time() + seconds >= self._ends_at:
             return False
@@ -116,8 +119,8 @@ def suspended_seconds() -> float:
     """
     Return how many seconds the machine has been asleep since it was started; 0 if the platform does not report it.
 
-    The clock of the event loop stops during sleep, but the service's clock, by which leases expire, does not. A later result may be smaller
-    by a moment, because two clocks are read one after another.
+    The clock of the event loop stops while the machine sleeps, but the service's clock, by which leases expire, does not. Two results may
+    differ by a moment although the machine did not sleep, because two clocks are read one after another.
     """
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()

@@ -1,8 +1,9 @@
 """
 Stored documents: the JSON of entities and events in the container, which programs in other languages rely on, too.
 
-An entity and its events share a logical partition and differ by `type`. The `ttl` of an event is that of its class (`domain.events`). The documents have the form of Microsoft's sample. So its .NET
-worker can relay the events of this library, and this library's relay can send the sample's events, which have no `meta`.
+An entity and its events share a logical partition and differ by `type`. The class of an event sets its `ttl` and its payload: time, ids and fields (`domain.events`). The
+documents have the form of Microsoft's .NET sample of an outbox on Cosmos DB. So the sample's worker can relay the events of this library,
+and this library's relay can send the sample's events, which have no `meta`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def json_bytes(value: Any) -> bytes:
     """Return compact JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot encode, is escaped."""
     try:
         return to_json(value, inf_nan_mode="constants")
-    except ValueError:  # half of a surrogate pair
+    except ValueError:  # a text has half of a surrogate pair
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -85,30 +86,30 @@ def entity_data(entity: Entity, stored: Mapping[str, Any] | None) -> dict[str, A
     kept = (stored or {}).get("data")
     if not isinstance(kept, Mapping) or kept.keys() <= data.keys():
         return data
-    # Keep only fields that are not the entity's. A field of the entity that it leaves out now must not come back from the stored document.
+    # Keep only the fields of other programs: a field that the entity leaves out now must not come back from the stored document.
     names = kept.keys() if entity.model_config.get("extra") == "allow" else _entity_names(type(entity))
     return {**{name: value for name, value in kept.items() if name not in names}, **data}
 
 
 def comparable(model: object, content: Any) -> bytes:
     """
-    Return the stored form of a model as bytes, which show by comparison whether the model has changed since.
+    Return the stored form of a model as bytes, which are compared later to find out whether the model was changed.
 
-    Computed fields are left out, because one that depends on the time differs although the model was not changed.
+    Computed fields are left out if possible, because a computed field may depend on the time, and differ without a change of the model.
     """
     computed = getattr(type(model), "model_computed_fields", None)
     if computed and not may_follow_the_clock(model):
         names = {field.alias or name for name, field in computed.items()}
         content = {name: value for name, value in content.items() if name not in names}
-    # bytes, because the values themselves may be equal though different: in Python True equals 1
+    # return bytes, because different JSON values may be equal in Python: True equals 1
     return json_bytes(content)
 
 
 def may_follow_the_clock(model: object) -> bool:
     """
-    Say whether computed fields of a model may change with the clock alone, but must not be ignored.
+    Say whether a commit compares the computed fields of a model to find changes, although some may change merely as time passes.
 
-    They must not be ignored if the model has private attributes or fields that are not stored: a change of those shows only in computed
+    It compares them if the model has private attributes or fields that are not stored, because a change of those shows only in computed
     fields.
     """
     kind: Any = type(model)
@@ -169,11 +170,12 @@ def event_document(
     """
     Return the document of an event. `sequence` is the number of the event within its commit.
 
-    The time to live of an event with a `deliver_at` counts from that time, so that until long after its delivery it can be sent again.
+    The time to live of an event with a `deliver_at` counts from that time, so that the event can still be sent again after its delivery.
     """
     ttl, meta = event.ttl, {**meta, "sequence": sequence, "schemaVersion": event.schema_version}
     if deliver_at is not None:
-        # This is counted from now, because the application may have set another time as the event's `created_at`.
+        # Count from now, not from the event's `created_at`, which the application may have set to another
+        # time.
         later = max(timedelta(0), deliver_at - utc_now())
         ttl = min(ttl + later, MAX_TTL)
         meta["deliverAt"] = deliver_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
