@@ -1,1 +1,1 @@
-"""The ports implemented on Azure Cosmos DB and Service Bus, and in memory. In the library, only this package uses a vendor's SDK."""
+"""Implementations of the ports on Azure and in memory. In the library, only this package uses Azure's SDKs."""
