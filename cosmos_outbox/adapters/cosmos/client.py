@@ -1,4 +1,4 @@
-"""Open a Cosmos DB client with the settings on which correctness depends."""
+"""Open a Cosmos DB client with the settings on which correctness depends. `containers.py` opens and checks the containers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.http_proxies import any_proxy
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
-# The SDK's timeouts apply to single requests and to the time between bytes. So a slow trickle of bytes, or
-# requests that the SDK repeats by itself, could last without end. This limit ends such a call; it is longer
-# than three requests that time out.
+# The SDK's timeouts limit single requests and the time between bytes. A call whose bytes trickle in, or whose
+# requests the SDK repeats, could still last without end, so this limit ends it. The limit leaves time for
+# three requests that time out.
 LONGEST_CALL_SECONDS = 35.0
 
 
@@ -46,17 +46,20 @@ async def open_cosmos_client(
     Connect by connection string, or by endpoint and credential (an account key or a token credential).
 
     The SDK's own retries are switched off. With them the SDK would resend a write whose answer was lost, and report the
-    success of the first write as a conflict. After a 503, or after a broken connection to an account with several write
-    regions, the SDK resends all the same. A commit with an event finds that out.
+    success of the first write as a conflict. Two retries cannot be switched off: after a 503, and after a broken
+    connection to an account with several write regions. A commit with an event reads its event to find out whether the
+    conflict is with its own first write.
 
     Args:
         connection_string: `AccountEndpoint=…;AccountKey=…;`.
         endpoint: the account's URL.
-        credential: Defaults to DefaultAzureCredential, which is then closed with the client.
+        credential: an account key, or a token credential that the caller closes. Defaults to DefaultAzureCredential,
+            which is closed with the client.
         read_timeout_seconds: how long to wait for an answer. Defaults to 10 s.
         opening_seconds: how long to try to connect and to sign in. Defaults to as long as the SDK tries: four times
             with pauses, which takes half a minute if the account does not answer.
-        answered: called with each answer of the service, whose headers state its charge. Defaults to nothing.
+        answered: a function that is called with each answer of the service, for example to add up the request units in
+            its headers. Defaults to none.
 
     Raises:
         ConfigurationError: neither or both ways to connect are given, or the given one cannot be read.
@@ -82,16 +85,16 @@ async def open_cosmos_client(
         description = "null"
 
         def note(response: PipelineResponse[Any, Any]) -> None:
-            # The account's id is in the answer that describes the account. The SDK reads this answer at its
-            # start and drops the id, so keep the text of the first such answer.
+            # Lease ids need the account's id. The SDK reads it at its start, in the description of the
+            # account, and drops it. So keep the text of the first description.
             nonlocal description
             request, answer = response.http_request, response.http_response
             first = description == "null" and urlsplit(request.url).path.strip("/") == ""
             if first and request.method == "GET" and answer.status_code == HTTPStatus.OK:
                 description = answer.text()
 
-        # Have aiohttp read the environment only if the environment names a proxy. Otherwise two threads would
-        # look for a proxy and a .netrc file for each request, which is a third of what a call costs.
+        # Have aiohttp read the environment only if the environment names a proxy. For each request aiohttp
+        # would have two threads look for a proxy and a .netrc file, which is a third of the CPU of a call.
         transport = _Transport(use_env_settings=any_proxy())
         transport.answered = answered
         client = CosmosClient(
@@ -103,7 +106,8 @@ async def open_cosmos_client(
             raw_response_hook=note,
             transport=transport,
         )
-        # Close the client also after a failed start: `async with client` would leak the HTTP session then.
+        # If the start fails, `async with client` would leak the HTTP session. This callback closes the client
+        # after a failed start too.
         stack.push_async_callback(client.close)
         async with our_errors(), asyncio.timeout(opening_seconds):
             await client.__aenter__()
@@ -114,8 +118,8 @@ async def open_cosmos_client(
 
 class _Transport(AioHttpTransport):  # type: ignore[misc] # untyped, as all of its module
     """
-    A transport that reports each answer of the service. A hook of the client would not see the calls that have a hook
-    of their own.
+    A transport that reports each answer of the service. The SDK's hook for the whole client is not enough: the SDK
+    ignores it in calls that pass a hook of their own.
     """
 
     answered: Answered | None = None
@@ -132,7 +136,8 @@ class Account:
     """
     What an open client has read about its account.
 
-    host: the host of the account's global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
+    host: the host of the account's global endpoint, which lease ids contain as in .NET. It is the same if the client
+        connected through the endpoint of a region.
     several_write_regions: whether the account takes writes in several regions at the same time.
     polls: returns a `LeanPolls`, which asks the change feed of one container whether there is anything new.
     """
@@ -146,17 +151,17 @@ _ACCOUNTS: WeakKeyDictionary[CosmosClient, Account] = WeakKeyDictionary()
 
 
 def account_of(client: CosmosClient) -> Account:
-    """Return the account of a client that `open_cosmos_client` opened."""
+    """Return what a client has read about its account. The client must come from `open_cosmos_client`."""
     return _ACCOUNTS[client]
 
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
     """
     Return the host of the account's global endpoint. If no endpoint is named after the account's id, as on an emulator,
-    return the host of the last one.
+    return the host of the last endpoint.
 
     .NET's processor names its leases after the URL that it was given. On an emulator this library uses the same host,
-    so both have the same leases.
+    so that this library and .NET share leases.
 
     Args:
         account_id: the id that the account reports.
@@ -173,7 +178,7 @@ def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
 
 def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Account:
     """
-    Return the account that the service's description describes.
+    Read the service's description of an account, which is JSON.
 
     Raises:
         ConfigurationError: the description has no id, so leases could not be named.
@@ -199,8 +204,8 @@ def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Acco
 def _without_retries() -> ConnectionPolicy:
     policy = ConnectionPolicy()
     try:
-        # The SDK takes `retry_throttle_total=0` for "not given", so the number of attempts can be set to 0
-        # only in this way.
+        # Switch off the SDK's retries after 429. The SDK takes `retry_throttle_total=0` for "not given", so
+        # the policy is replaced.
         policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
@@ -212,15 +217,15 @@ def _without_retries() -> ConnectionPolicy:
 
 def connection_parts(connection_string: str) -> dict[str, str]:
     """
-    Return the values of a connection string by their names in lower case. .NET, which defined the format, ignores the
-    case of the names.
+    Return the values of a connection string by their names in lower case. The case of the names does not matter, as in
+    .NET, which defined the format.
     """
     pairs = (part.strip().partition("=") for part in connection_string.split(";"))
     return {name.casefold(): value for name, _, value in pairs}
 
 
 def _ensure_readable(url: str, credential: object) -> None:
-    # Check both values here: the SDK would raise a ValueError that quotes the key, or one without a text.
+    # Check the URL and the key here. The error of the SDK would quote the key, or have no text.
     if not is_url(url):
         raise ConfigurationError(
             f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."
@@ -235,7 +240,7 @@ def _ensure_readable(url: str, credential: object) -> None:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text is a URL with a host and, if it names a port, a valid one."""
+    """Return whether a text is a URL with a host. If the URL names a port, the port has to be valid."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -245,8 +250,8 @@ def is_url(text: str) -> bool:
 
 def lsn_in(session_token: str) -> int | None:
     """
-    Return the newest LSN in a session token of one range, or None if there is none. The token has the form
-    `<range>:<version>#<lsn>#…`, or the old form `<range>:<lsn>`.
+    Return the newest LSN (the number of a transaction) in a session token of one range, or None if it has none. The
+    token has the form `<range>:<version>#<lsn>#…`, or the old form `<range>:<lsn>`.
     """
     text = session_token.partition(":")[2].split("#")[:2][-1]
     return int(text) if text.lstrip("-").isdigit() else None

@@ -1,5 +1,5 @@
 """
-The containers of an outbox: open an existing container, and check that events, leases and parked keys have one each.
+Open an existing container, and check that events, leases and parked keys each have a container of their own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def find_clashes(names: Mapping[str, str | None]) -> list[str]:
     """
     Return one line of text for every two settings that name the same container.
 
-    If leases were stored beside the events, they would be changes of the feed themselves: the worker would read each
-    renewal, which moves its position, which it would write into the lease again. Besides, a program that may write
-    events could write leases too, and so make workers skip events.
+    If leases were stored beside the events, each renewal of a lease would be a change that the worker reads. That moves
+    the worker's position, which it writes into the lease, which is a change again, without end. Besides, a program that
+    may write events could write leases too, and so make workers skip events.
 
     Args:
         names: the name of a container by the name of its setting; None if the setting is not set.

@@ -1,4 +1,4 @@
-"""The one place that translates errors of the Cosmos DB SDK into errors of this library."""
+"""The one place that translates errors of the Cosmos DB SDK into errors of this library, which `cosmos_outbox/errors.py` defines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from azure.cosmos.exceptions import CosmosBatchOperationError
 from cosmos_outbox import errors
 from cosmos_outbox.partition_key import PartitionKey
 
-_LONGEST_REASON = 300  # characters; the rest of an answer is about the SDK and the machines of the service
+_LONGEST_REASON = 300  # how many characters of the service's answer an error quotes
 _IN_ERRORS = re.compile(r'Message: \{"Errors":\["(.*?)"\]\}')
 
 _NO_REPLY = (
@@ -61,17 +61,18 @@ async def our_errors(
 
     Args:
         document_ids, partition_key, needed: see `translate`.
-        of_feed: whether the block reads the change feed of the monitored container. Only then a range that is gone
-            raises RangeGone. Elsewhere a split is an outage that passes, and a worker would take RangeGone for a split
-            of the range that it reads.
+        of_feed: whether the block reads the change feed of the monitored container. If so, an answer that says that
+            the range was split or merged raises RangeGone. In other containers the same answer raises StoreUnavailable,
+            because a worker would take RangeGone for a split of the range that it reads.
     """
     try:
         yield
     except (AzureError, ClientError, TimeoutError, ConnectionError, KeyError) as error:
         cause: BaseException | None = error
         if isinstance(error, KeyError):
-            # If no replica has caught up (404/1002), the SDK drops its session. If it has dropped the session
-            # before, it raises KeyError while it handles that answer, so look at the error that it handled.
+            # After the answer 404/1002 (no replica has caught up) the SDK drops its session token. If it has
+            # dropped the token before, it raises KeyError. The service's answer is then the KeyError's
+            # context.
             cause = error.__context__
         if cause is None or (cause is not error and not isinstance(cause, AzureError)):
             raise
@@ -115,8 +116,8 @@ def translate(
             needed=needed,
         )
         return answer.meaning()
-    # There is no answer: the connection failed, was lost or timed out, perhaps after the service executed the
-    # request. The time limit of a call raises a TimeoutError without a text.
+    # The service did not answer: the connection failed, was lost or timed out, perhaps after the service had
+    # executed the request. A TimeoutError without a text comes from this library's own time limit.
     late = isinstance(error, TimeoutError) and not str(error)
     return errors.StoreUnavailable(f"{_NO_REPLY}: {'it took too long' if late else errors.error_line(error)}")
 
@@ -156,20 +157,20 @@ class _Answer:
     document_id: str | None
     partition_key: PartitionKey | None
     rolled_back: bool
-    path: tuple[str, ...] = ()  # the path is dbs, NAME, colls, NAME, docs, NAME
+    path: tuple[str, ...] = ()  # the parts of the request's path: dbs, NAME, colls, NAME, docs, NAME
     needed: str = ""
 
     def meaning(self) -> errors.OutboxError:
         found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failure)
         error = found(self)
         error.document_id, error.partition_key = self.document_id, self.partition_key
-        with suppress(ValueError):  # the header is absent, or no number
+        with suppress(ValueError):  # the header is absent, or its value is no number
             milliseconds = float(header(self.headers, "x-ms-retry-after-ms") or "")
             error.retry_after = max(0.0, milliseconds / 1000)
         return error
 
     def after(self, advice: str) -> str:
-        """Return the advice, followed by the part of the service's text that is about the request."""
+        """Return an error text: the advice, the status and reason that the service gave, and what was asked for."""
         code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
         known = [f"container {self.path[3]!r}"] if self.path[2:3] == ("colls",) and self.path[3:] else []
         known += [f"document {self.document_id!r}"] if self.document_id is not None else []
@@ -204,14 +205,15 @@ _outcome_unknown = _with_advice(errors.StoreUnavailable)
 
 
 def _failure(answer: _Answer) -> errors.StoreError:
-    # Unless the batch was rolled back, the service may have executed the request before it failed, so the
-    # outcome is unknown.
+    # After a fault of the service, only a batch that was rolled back is known not to be written. Any other
+    # request may have been executed before the fault.
     return _refused(answer) if answer.rolled_back else _outcome_unknown(answer)
 
 
 def _forbidden(answer: _Answer) -> errors.AccessDenied:
-    # These refusals have no sub-status, so their texts are told apart. One text names both the token and the
-    # firewall, because the service does not know which of the two is the cause.
+    # A 403 without a sub-status has several causes, so the service's text has to tell them apart. If that
+    # text names the token and the firewall, the service itself does not know the cause, and the advice names
+    # each possible cause.
     reason = answer.reason.lower()
     if "request originated from" in reason or "blocked by your cosmos db account firewall" in reason:
         return errors.AccessDenied(answer.after(_FIREWALL), refused_by="firewall")
@@ -234,27 +236,27 @@ def _missing(answer: _Answer) -> errors.ConfigurationError:
 
 
 def _not_found(answer: _Answer) -> errors.OutboxError:
-    # The SDK reads the container before its first request. The answer to that read has no sub-status, so the
-    # path of the request has to show that the container is missing.
+    # A 404 without a sub-status usually means that the document is missing. But the SDK reads the container
+    # before its first request: if the path is the container's, the container is missing.
     match answer.path:
         case ["dbs", _, "colls", _]:
             return _missing(answer)
     return errors.NotFound()
 
 
-# The error for each status with a sub-status, and for a status alone. Any other status is a fault of the
-# service with an unknown outcome.
+# The error for each status with a sub-status, or else for the status alone. Any other status is a fault of
+# the service, after which the outcome is unknown.
 _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], errors.OutboxError]] = {
-    (403, 3): _refused,  # the region takes no writes (now)
-    (403, 1008): _refused,  # the account is moving
+    (403, 3): _refused,  # the region takes no writes, perhaps only during a failover
+    (403, 1008): _refused,  # the account is being moved
     (403, 1014): lambda answer: errors.RequestTooLarge(answer.after(_FULL)),
     (404, 1002): _refused,  # the replica has not caught up with the session token
     (404, 1003): _missing,
     (404, 1013): _refused,  # the container is being created
-    # Of the sub-statuses of 410, only these two mean that the range is gone. With 1000 (the SDK's name cache
-    # is stale) and 1008 (a partition moves to other machines) it still exists.
+    # Of the sub-statuses of 410, only 1002 and 1007 mean that the range was split or merged. With 1000 (the
+    # SDK's name cache is stale) and 1008 (a partition moves to other machines) the range still exists.
     (410, 1002): lambda _: errors.RangeGone(),
-    (410, 1007): lambda _: errors.RangeGone(),  # a split is being completed
+    (410, 1007): lambda _: errors.RangeGone(),  # a split of the range is being completed
 }
 _BY_STATUS: Mapping[int, Callable[[_Answer], errors.OutboxError]] = {
     304: lambda answer: errors.NotModified(etag=header(answer.headers, "etag")),

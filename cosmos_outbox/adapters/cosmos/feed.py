@@ -1,14 +1,14 @@
 """
 CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per call.
 
-The SDK reads the change feed through a composite continuation token of its own. A lease stores the service's raw etag,
-as in .NET. So each call builds the SDK's token around that etag and takes the new etag from the response, and no token
-of the SDK has to outlive a call. If a range had nothing new at its last read, a lean poll first asks whether it has
-something new now; see `lean_poll_requests`.
+The SDK reads the change feed through a continuation token in a format of its own. A lease stores the etag that the
+service returned, as in .NET. So each call builds the SDK's token around that etag, and takes the new etag from the
+response. No token of the SDK has to be stored. If a range had nothing new at its last read, a cheaper request first
+asks whether it has something new now; see `lean_poll_requests`.
 
-By itself, the SDK would send the session tokens of all ranges that the process has read with each request. Their size
-grows with the square of the number of ranges, and with a thousand ranges the service refuses the header. So each read
-sends only the session token of its own range.
+By itself, the SDK would send with each request the session tokens of all ranges that the process has read. With a
+thousand ranges that header is so long that the service refuses it. So each read sends only the session token of its own
+range.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 from cosmos_outbox.stored_documents import Document
 
 _GONE = 410
-# sub-statuses of 410: the range was split or merged, or a split is being completed
+# The sub-statuses of 410 which say that the range was split or merged, or that a split is being completed.
 _RANGE_GONE = ("1002", "1007")
 _MOST_TIMES_GONE = 5
 _OK, _NOT_MODIFIED = 200, 304
-_Place = tuple[str, FeedRange]  # a container, and a range of it
-_NO_SESSION = "-"  # a session token that is replaced before it is sent; the service would refuse it
+_Place = tuple[str, FeedRange]  # a container's resource id, and a range of that container
+_NO_SESSION = "-"  # a placeholder for the session token, which `_Read.send` replaces or removes
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
 
 
@@ -49,8 +49,8 @@ class CosmosChangeFeed:
     Args:
         container: the monitored container.
         account_host: the host of the account's global endpoint, as it appears in lease ids.
-        polls: the lean polls of the client's `account_of`, which take a fraction of the SDK's CPU. Defaults to none:
-            everything is read through the SDK.
+        polls: cheap requests for "is there anything new?", from `account_of(client).polls()`. They take a fraction of
+            the SDK's CPU. Defaults to none: everything is read through the SDK.
         priority: the priority of reads and polls, if the account has priority-based execution. Defaults to the
             account's.
         throughput_bucket: the throughput bucket, from 1 to 5, in which reads and polls are counted. Defaults to none.
@@ -68,7 +68,8 @@ class CosmosChangeFeed:
         self._container = container
         self._account_host = account_host
         self._polls = polls
-        # Lean polls repeat the headers of the SDK's requests, so these options apply to polls too.
+        # Lean polls repeat the headers of the SDK's requests, so priority and throughput bucket apply to
+        # polls too.
         options = {"priority": priority, "throughput_bucket": throughput_bucket}
         self._options: dict[str, Any] = {name: one for name, one in options.items() if one is not None}
         self._open: dict[_Place, _Read] = {}
@@ -77,7 +78,7 @@ class CosmosChangeFeed:
     async def describe(self) -> MonitoredContainer:
         properties = await self._properties()
         rid = str(properties["_rid"])
-        # The database's resource id is the first four bytes of the container's.
+        # The first four bytes of a container's resource id are the resource id of its database.
         raw = base64.b64decode(rid.replace("-", "/"))
         database_rid = base64.b64encode(raw[:4]).decode().replace("/", "-")
         return MonitoredContainer(
@@ -134,39 +135,39 @@ class CosmosChangeFeed:
         if response.container_rid not in (None, container_rid) and (
             (await self._properties())["_rid"] != container_rid
         ):
-            # The SDK refreshed its cache, and asked the new container with a position in the old one. So this
-            # page is not of the monitored container.
+            # The container was deleted and created again under the same name. The SDK asked the new container
+            # with a position in the old one, so this page must not be used.
             raise ContainerRecreated
         if not response.of_one_range():
-            # The SDK followed a split by itself. It may have read more than the lease covers, or its answer
-            # does not say what it read.
+            # The SDK followed a split by itself. Its page may have documents outside the lease's range, so
+            # the page is not used.
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
         if not documents and response.status != _NOT_MODIFIED and not response.lists_nothing:
-            # Do not trust an answer whose headers are right and whose list of documents is missing: the
-            # documents may have been lost on the way.
+            # An answer with documents may have lost them on the way, for example at a proxy. So believe "no
+            # documents" only if the answer contains an empty list.
             raise StoreUnavailable(
                 f"The change feed answered {response.status} without a list of documents; the worker reads the page again."
             )
         if documents and (continuation is not None or not isinstance(start, datetime)):
-            # Keep the SDK's iterator, because it reads the next page at less cost. After a start at a time it
-            # cannot be used: it would send that start together with the continuation.
+            # Keep the SDK's iterator, because it reads the next page at less cost. An iterator that started
+            # at a time cannot be kept: it would send that time together with the continuation.
             response.next_read = response.etag, max_items
             self._open[place] = response
         range_id = response.range_id()
         if range_id is not None:
             self._sessions[place] = response.session_token
-            # Let a lean poll ask next time only if the service says "nothing new" with 304. If it says so
-            # with 200, as an emulator may, each poll would cost two requests.
+            # A lean poll (a cheap request without the SDK) understands only 304 as "nothing new". If the service
+            # answers with 200, as an emulator may, each poll would cost a second request, so none is sent.
             if self._polls is not None and response.request is not None and response.status == _NOT_MODIFIED:
                 self._polls.learn(place, response.request)
         return ChangePage(
             documents=documents,
             continuation=response.etag,
             latest_lsn=lsn_in(response.session_token),
-            # Azure answers 304 at the end of the feed. An emulator that answers 200 there does not advance
-            # the etag, so an empty page was skipped only if it has another etag.
+            # An empty page with a new etag has skipped changes that the feed no longer shows, such as those of deleted
+            # documents. It is not the end of the feed: there Azure answers 304, or an emulator 200 with the same etag.
             skipped=not documents and response.status == _OK and response.etag != continuation,
             range_id=range_id,
             request_charge=response.charge,
@@ -196,8 +197,8 @@ class CosmosChangeFeed:
     ) -> tuple[_Read, tuple[Document, ...]]:
         container_rid, feed_range = place
         response = self._open.pop(place, None)
-        # A read that fails forgets the session token: after a restore no replica may ever reach the position
-        # that the token names.
+        # Forget the session token until the read has succeeded. After a restore of the account, no replica
+        # may ever reach the position in the token, and each read with it would fail.
         session = self._sessions.pop(place, "")
         async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
@@ -215,7 +216,7 @@ class CosmosChangeFeed:
             except StopAsyncIteration:
                 return response, ()
             except ValueError as error:
-                # The SDK raises this when its token names another container.
+                # The SDK found that the token was made for a container with another resource id.
                 if "collection rid" in str(error):
                     raise ContainerRecreated from error
                 raise
@@ -238,8 +239,8 @@ class CosmosChangeFeed:
 
 class _Read:
     """
-    One read of the change feed, and what the answers to its requests said. The hook `note` gets the headers before the
-    SDK overwrites their etag.
+    One read of the change feed through the SDK, and what the service answered. The SDK calls `note` with the headers of
+    an answer before it replaces the service's etag in them by its own token.
     """
 
     def __init__(self, session_token: str = "") -> None:
@@ -258,7 +259,8 @@ class _Read:
 
     def send(self, request: PipelineRequest[Any]) -> None:
         """
-        Send the session token of the range that is read, instead of the SDK's. If that token is not known, send none.
+        Replace the session token that the SDK would send by the token of the range that is read. If no token of that
+        range is known, send none.
         """
         headers = request.http_request.headers
         if headers.pop(SESSION_TOKEN, None) and self.session_token.partition(":")[0] == headers.get(RANGE_ID):
@@ -274,11 +276,11 @@ class _Read:
 
     def note_status(self, response: PipelineResponse[Any, Any]) -> None:
         """
-        Note the status of an answer, and end a read whose range is gone. At each answer that says so, the SDK would
-        look up the ranges and call itself again, until the stack overflows and connections leak.
+        Note the status of an answer. End the read after five answers that its range was split or merged. The SDK would go on: after
+        each such answer, it looks up the ranges and calls itself again, until the stack overflows and connections leak.
 
         Raises:
-            RangeGone: `_MOST_TIMES_GONE` answers to one read said that the range is gone.
+            RangeGone: five answers (`_MOST_TIMES_GONE`) to the same read said that the range was split or merged.
         """
         answer = response.http_response
         self.request, self.status = response.http_request, answer.status_code
@@ -291,15 +293,15 @@ class _Read:
 
     def range_id(self) -> str | None:
         """
-        Return the id of the physical partition that answered, which its session token starts with. Return None if
-        several answered.
+        Return the id of the physical partition that answered: the session token of its answer starts with that id.
+        Return None if several partitions answered.
         """
         return None if "," in self.session_token else self.session_token.partition(":")[0] or None
 
     def of_one_range(self) -> bool:
         """
-        Return whether the SDK's continuation token names exactly one range. Then the SDK did not spread the call over
-        several ranges.
+        Return whether the SDK's continuation token names exactly one range. If it names several, the SDK met a split
+        and spread the call over the new ranges.
         """
         try:
             token = json.loads(base64.b64decode(self._headers["etag"], validate=True))
@@ -310,8 +312,8 @@ class _Read:
 
 def _move(document: Document) -> Document:
     """
-    Return a copy of a document, and empty the SDK's own dict. The SDK's iterator keeps the whole page until it reads
-    the next one, so this frees the memory.
+    Return a copy of a document, and empty the SDK's own dict to free its memory. The SDK's iterator would keep the
+    whole page until it reads the next one.
     """
     ours = dict(document)
     document.clear()
@@ -343,6 +345,7 @@ def _from_start(feed_range: FeedRange, start: StartFrom | datetime) -> dict[str,
     if isinstance(start, StartFrom):
         sdk_start: str | datetime = _SDK_START[start]
     else:
-        # The service takes whole seconds and returns changes after that second, so ask for the second before.
+        # The service takes whole seconds, and returns the changes after the given second. So ask for the
+        # second before the start.
         sdk_start = start.replace(microsecond=0) - timedelta(seconds=1)
     return {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": sdk_start}

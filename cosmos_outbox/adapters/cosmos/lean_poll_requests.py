@@ -1,15 +1,15 @@
 """
 Lean polls: ask whether a range has anything new by repeating the SDK's last request for that range, without the SDK's
-pipeline.
+pipeline. `feed.py` decides when a range is polled in this way.
 
-An idle worker asks this over and over. For each request the SDK prepares retries, failover and sessions, which takes
-three quarters of the worker's CPU. A lean poll verifies itself: only the answer 304 with the etag that was sent is
-trusted. After any other answer, or none, the SDK reads the page. So this module does not have to understand a split, a
-refusal or an outage.
+An idle worker polls each range over and over. For each request the SDK prepares retries, failover and sessions, which
+takes three quarters of the worker's CPU. Only one answer to a lean poll is trusted: 304 with the etag that was sent.
+After any other answer, or none, the SDK reads the page. So this module does not have to understand a split, a refusal
+or an outage.
 
-A poll takes endpoint, signature and headers from the SDK's request, and uses the same transport. They are used for a
-few minutes. Then the SDK sends a request again, to the region that it uses by then. A token of Microsoft Entra ID that
-the SDK sent is valid at least as long.
+A lean poll takes endpoint, signature and headers from the SDK's request, and uses the same transport. It repeats a
+request for five minutes. Then the SDK sends the next request, to the region that it uses at that time. A token of
+Microsoft Entra ID that the SDK sent is valid for these five minutes.
 """
 
 from __future__ import annotations
@@ -31,37 +31,38 @@ _NEEDED = {
     "a-im",
     RANGE_ID,
     "x-ms-cosmos-intended-collection-rid",
-}  # without these, the answer could be about another range or position
+}  # without these headers, the answer could be about another range or position
 _KNOWN_SECONDS = (
-    # How long a request may be repeated. The service accepts a signature for 15 minutes, and the SDK renews a
-    # token 5 minutes before its end.
+    # For how many seconds a request of the SDK is repeated. The service accepts its signature for 15 minutes,
+    # and the SDK renews a token 5 minutes before its end. So signature and token are valid for this time.
     300.0
 )
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 4 * 3600.0
-_LONGEST_BODY = 65_536  # bytes that are read of a body, so that the connection can be used again
-_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # the SDK does not verify these hosts either
+_LONGEST_BODY = 65_536  # a body up to this size is read, so that its connection can be used again
+# Hosts whose certificates the SDK does not verify, nor does this module.
+_WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")
 
 
 class SentRequest(Protocol):
-    """A request as the SDK sent it."""
+    """The parts of an HTTP request that a lean poll copies from the SDK."""
 
     method: str
     url: str
     headers: Mapping[str, str]
 
 
-# A function that is called with each answer of the service: the request, the status and the headers.
+# A function that is called with the request, the status and the headers of each answer of the service.
 Answered = Callable[[SentRequest, int, Mapping[str, str]], None]
 
 
 class LeanPolls:
     """
-    The lean polls of one container, by range.
+    The lean polls of one container, by range: requests without the SDK's pipeline that ask whether a range has changes.
 
     Args:
         transport: the transport of the SDK's client.
         timeout_seconds: how long a whole poll may take.
-        answered: called with each answer. Defaults to nothing.
+        answered: a function that is called with each answer. Defaults to none.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class LeanPolls:
         """Remember a request of the SDK that found nothing new, so that polls of the same range can repeat it."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         if not headers.keys() >= _NEEDED or "if-modified-since" in headers:
-            self._known.pop(about, None)  # forget the request: the SDK sends the next one
+            self._known.pop(about, None)  # this request cannot be repeated, so the SDK sends the next poll
             return
         self._endpoint = urlsplit(request.url).netloc
         until = asyncio.get_running_loop().time() + _KNOWN_SECONDS
-        # Ask for one document only, because the SDK reads new changes again. The answer is not decoded here,
-        # so it must not be compressed.
+        # Ask for one document only, because the caller reads new changes again through the SDK. Ask for an
+        # uncompressed answer, because this module does not decode it.
         headers |= {"x-ms-max-item-count": "1", "accept-encoding": "identity"}
         self._known[about] = _Known(
             request=request,
@@ -96,7 +97,7 @@ class LeanPolls:
     ) -> Mapping[str, str] | None:
         """
         Ask whether a range has anything new after a continuation. If it has nothing new, return the headers of the
-        answer. Return None if this is unknown, so that the SDK reads the range.
+        answer. Otherwise return None, so that the caller reads the range through the SDK.
 
         Args:
             about: the value under which `learn` remembered the range.
@@ -141,11 +142,12 @@ class LeanPolls:
             return answer.status, answer.headers
 
     def _stop(self) -> None:
-        # A lean poll that fails costs a second request. So only the SDK reads the feed for a while, before lean polls are tried again.
-        # The pause grows to hours if a gateway lets no poll through.
+        # After a lean poll that fails, the SDK has to send the request again. So send no lean polls for a
+        # while. If each try fails, for example because a gateway lets no poll through, the pause grows to
+        # hours.
         now = asyncio.get_running_loop().time()
         if now < self._paused_until:
-            return  # the failed poll was of another range, and began before the pause
+            return  # this poll began before another range's poll failed, which started the pause
         self._paused_until = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 

@@ -1,4 +1,7 @@
-"""CosmosLeases: the LeaseStore port on a Cosmos DB container."""
+"""
+CosmosLeases: read and write lease documents in a Cosmos DB container, as the interface (port) LeaseStore demands. The fields of a lease
+document are defined in `changefeed/leases.py`.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,13 @@ class CosmosLeases:
             items = self._container.query_items(
                 "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
                 parameters=[{"name": "@prefix", "value": prefix}],
-                # Raise if the answer has no list of documents: it would count as an empty list, and all
-                # leases as lost.
+                # The SDK takes an answer without a list of documents for an empty list, and the worker would
+                # take all its leases for lost. `body["Documents"]` raises an error instead.
                 response_hook=lambda received, body: headers.update(received, listed=body["Documents"]),
             )
             documents = tuple([_check_stored(document) async for document in items])
-            # Expiry is judged by the service's clock. This machine's clock is used only if a proxy removed
-            # the header.
+            # The worker decides by the service's clock whether a lease has expired. This machine's clock is
+            # used only if a proxy removed the header `date`.
             date = header(headers, "date")
             read_at = parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)
             return Listing(documents=documents, read_at=read_at)
@@ -92,8 +95,8 @@ def _condition(etag: str | None) -> dict[str, Any]:
 @asynccontextmanager
 async def _call(*, needed: str = "") -> AsyncIterator[None]:
     """
-    Translate every failure of a call into an error of this library. An answer that cannot be read counts as an outage
-    that passes.
+    Translate every failure of a call into an error of this library. An answer that cannot be read becomes
+    StoreUnavailable, so the worker tries again.
     """
     try:
         async with our_errors(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
@@ -104,6 +107,7 @@ async def _call(*, needed: str = "") -> AsyncIterator[None]:
 
 def _check_stored(document: Any) -> Document:
     match document:
-        case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # and a datetime can hold it
+        # The limit of `_ts`, in seconds, keeps the time of the write within what a datetime can hold.
+        case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:
             return dict(document)
-    raise ValueError(f"not a stored document: {document!r:.300}")
+    raise ValueError(f"a lease document needs an id, an _etag and a valid _ts, unlike {document!r:.300}")

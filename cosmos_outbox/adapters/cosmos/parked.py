@@ -1,4 +1,7 @@
-"""CosmosParked: the ParkedStore port on a Cosmos DB container."""
+"""
+CosmosParked: parked keys and held events in a Cosmos DB container, behind the interface (port) ParkedStore.
+`parking/park.py` decides what is stored.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document
 
-_KEYS_A_PAGE = 1000  # the documents of keys have some hundred bytes each
+# How many parked keys one request lists. The number is large, because the document of a key has only some hundred bytes.
+_KEYS_A_PAGE = 1000
 
 
 class CosmosParked(CosmosStore):
     """
-    A parked store in a container that is partitioned on `/partitionKey` and in which no document expires. `open_parked`
-    checks both.
+    The container of parked keys and their held events. It is partitioned on `/partitionKey`, and no document in it
+    expires. `open_parked` checks that.
     """
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
@@ -53,7 +57,7 @@ class CosmosParked(CosmosStore):
         return frozenset(await self._all(query, {}))
 
     async def scopes(self) -> Counter[tuple[str, str]]:
-        """Return how many keys are parked for each processor and container. All processors are included."""
+        """Return how many keys are parked for each processor name and each container."""
         query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey'"
         return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query, {}))
 
@@ -65,8 +69,7 @@ class CosmosParked(CosmosStore):
         self, query: str, parameters: Mapping[str, Any], partition_key: str, limit: int
     ) -> tuple[Document, ...]:
         """
-        Return the first page of the answer to a query. Further pages are not read, so that large documents do not fill
-        the memory.
+        Return only the first page of the answer to a query, so that large documents do not fill the memory.
         """
         page = await self.query(
             query, parameters, partition_key=partition_key, page_size=limit, continuation=None
@@ -76,10 +79,11 @@ class CosmosParked(CosmosStore):
 
 async def open_parked(client: CosmosClient, database: str, container: str) -> CosmosParked:
     """
-    Return the parked store on an existing container.
+    Open an existing container for parked keys and their held events.
 
     Raises:
-        ConfigurationError: the container is missing, or held events could not be found in it, or would expire in it.
+        ConfigurationError: the container is missing, has another partition key than `/partitionKey`, or has a time to
+            live after which held events would be deleted.
     """
     proxy, properties = await open_container(
         client, database, container, needed="partition key /partitionKey and no time to live"

@@ -1,4 +1,7 @@
-"""CosmosStore: the Store port on one Cosmos DB container."""
+"""
+CosmosStore: read and write entities and events in a Cosmos DB container, behind the interface (port) Store. `feed.py` reads the change
+feed, and `write/commit.py` decides which writes are repeated.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,15 @@ _MATCHES_NOTHING = '"-"'
 
 class CosmosStore:
     """
-    The store on a container whose time to live is switched on. `open_store` checks that, and reads the container's
-    partition key paths.
+    The Store port on a Cosmos DB container. `open_store` returns it after a check that the container's time to live is
+    switched on.
     """
 
     def __init__(self, container: ContainerProxy, key_paths: KeyPaths = ON_PARTITION_KEY) -> None:
         self._container = container
         self.key_paths = key_paths
-        # The newest session token of each partition key, with its LSN. The SDK drops the session token of a
-        # batch, so without this a later read might miss what the batch wrote.
+        # The newest session token of each partition key, with its LSN. Reads send it, because the SDK drops
+        # the session token of a batch, and a read without it might miss what the batch wrote.
         self._sessions: OrderedDict[Hashable, tuple[int, str]] = OrderedDict()
 
     async def read(
@@ -46,7 +49,7 @@ class CosmosStore:
         if_none_match: str | None = None,
         newest: bool = False,
     ) -> Document:
-        if newest:  # a batch goes to the replica that takes writes
+        if newest:  # read by a batch, because a batch goes to the replica that takes writes
             outcomes, _ = await self._batch(partition_key, [document_id], [("read", (document_id,), {})])
             return dict(outcomes[0]["resourceBody"])
         options: dict[str, Any] = {}
@@ -62,8 +65,9 @@ class CosmosStore:
         except errors.StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) != _SESSION_NOT_AVAILABLE:
                 raise
-            # No replica has caught up with the session token, or after a split none ever will. So read from
-            # the replica that takes writes: it is never behind, and its answer brings a usable token.
+            # No replica has caught up with the session token, and after a split perhaps none ever will. So
+            # read from the replica that takes writes: it is never behind, and its answer brings a usable
+            # token.
             self._sessions.pop(identity(partition_key), None)
             return await self.read(document_id, partition_key, newest=True)
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
@@ -72,9 +76,9 @@ class CosmosStore:
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         try:
-            # A single write is sent as a batch, too. When a reused connection breaks, aiohttp repeats a PUT
-            # or DELETE by itself, and the success of the first request would then look like a conflict with
-            # another program. A batch is a POST, which aiohttp does not repeat.
+            # A single write is sent as a batch too, because a batch is a POST. If a reused connection breaks,
+            # aiohttp repeats a PUT or DELETE, but no POST. The repeated request would fail because the first
+            # one succeeded, which looks like a conflict with another program.
             outcomes, headers = await self._batch(
                 partition_key, [write.id for write in writes], [_batch_operation(write) for write in writes]
             )
@@ -119,7 +123,7 @@ class CosmosStore:
         if not include_deleted:
             text += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
         if partition_key is not None:
-            text += " ORDER BY c.id"  # for a sorted query over several partitions the SDK has no continuation
+            text += " ORDER BY c.id"  # the SDK cannot page a sorted query over several partition keys
         return await self.query(
             text, values, partition_key=partition_key, page_size=page_size, continuation=continuation
         )
@@ -134,8 +138,8 @@ class CosmosStore:
         continuation: str | None,
     ) -> Page:
         if continuation is not None and not (continuation.isascii() and continuation.isprintable()):
-            # A header could not carry this text, so it is no token of the service.
-            raise errors.InvalidRequest("The service did not issue this continuation token.")
+            # The token is sent in a header, which cannot carry this text, so the service did not issue it.
+            raise errors.InvalidRequest("This is no token of Cosmos DB: pass the last page's continuation.")
         pages: Any = self.items(sql, parameters, page_size, partition_key).by_page(continuation)
         async with our_errors():
             async for page in pages:
@@ -155,7 +159,7 @@ class CosmosStore:
     def _remember(self, partition_key: PartitionKey, session: str) -> None:
         key = identity(partition_key)
         known, progress = self._sessions.get(key), lsn_in(session) or 0
-        if known is None or progress >= known[0]:  # keep the newest: answers may overtake each other
+        if known is None or progress >= known[0]:  # keep the newest token: answers may arrive out of order
             self._sessions[key] = progress, session
         self._sessions.move_to_end(key)
         if len(self._sessions) > _REMEMBERED_SESSIONS:
@@ -164,10 +168,11 @@ class CosmosStore:
 
 async def open_store(client: CosmosClient, database: str, container: str) -> CosmosStore:
     """
-    Return the store on an existing container.
+    Open an existing container of entities and events.
 
     Raises:
-        ConfigurationError: the container is missing, or is set up in a way in which the outbox cannot work.
+        ConfigurationError: the container is missing, its time to live is off, or an outbox cannot use its partition
+            key.
     """
     proxy, properties = await open_container(client, database, container, needed=NEEDED_BY_EVENTS)
     key_paths = usable_key_paths(properties)
@@ -188,9 +193,8 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
 
 
 def _condition(etag: str) -> str:
-    """Return an etag as a condition that a header can carry."""
-    # A text that is not an etag, such as *, would have another meaning in the header. It must match no
-    # document, so an etag is sent that no document has.
+    """Return the etag. If the text is not a valid etag, return an etag that matches no document."""
+    # In the header, * would match every document. A text that is no etag must match no document.
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
 
