@@ -1,6 +1,6 @@
 """
-All ports in memory, for tests and simulations. They define the behavior of each port, and contract tests hold the Azure
-adapters to the same behavior.
+Implement all ports (the library's interfaces to Cosmos DB and Service Bus) in memory, for tests and simulations. They
+define the behavior of each port, and contract tests check that the Azure adapters behave in the same way.
 """
 
 from cosmos_outbox.adapters.memory.broker import Arrival, Fault, MemoryBroker, MemoryPublisher

@@ -1,8 +1,8 @@
 """
 MemoryBroker: a topic with duplicate detection in memory, which defines the behavior of the Publisher port.
 
-It is for tests and simulations of programs that use this library: on demand it fails in every way in which a remote
-broker fails.
+It is for tests and simulations of programs that use this library. A test can make it fail in every way in which a
+remote broker fails.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cosmos_outbox.message_format import OutboundMessage, require_properties_tha
 
 
 class Fault(StrEnum):
-    """A fault that a test lets a batch meet."""
+    """A fault that a test makes a MemoryBroker have when it receives a batch."""
 
     LOST = "lost"  # the connection breaks before the broker has the batch
     ACK_LOST = "ack-lost"  # the connection breaks after the broker stored the batch
-    LATE = "late"  # the sender gives up, and the batch arrives afterwards
-    BUSY = "busy"  # the broker refuses for now
+    LATE = "late"  # the sender gets an error, and the batch arrives after that
+    BUSY = "busy"  # the broker refuses the batch for now
     NO_TOPIC = "no-topic"  # the topic is missing or disabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message that the broker received, when, and whether it was a duplicate."""
+    """A message that the broker received, with the time and whether the broker dropped it as a duplicate."""
 
     message: OutboundMessage
     at: float
@@ -43,21 +43,24 @@ class MemoryBroker:
     A topic in memory, and every message that arrived at it.
 
     Args:
-        clock: returns the seconds since 1970; decides what is a duplicate, and when a message for later enters.
-            Defaults to the system's clock.
+        clock: a function that returns the seconds since 1970, by which duplicates are detected and scheduled messages
+            enter the topic. Defaults to the system's clock.
         dedup_window_seconds: how long a message id is remembered; None detects no duplicates. Defaults to 600 s.
-        max_message_bytes: body plus properties, roughly. Defaults to 256 KiB.
-        rejects: returns whether the broker will never take a message. Defaults to none.
+        max_message_bytes: the largest message that is accepted, counted roughly as body plus properties. Defaults to
+            256 KiB.
+        rejects: a function that returns True for a message that the broker never accepts. Defaults to accepting all.
 
     Attributes:
-        chokes: returns whether the broker reports a fault of its own for a message. Defaults to none.
+        chokes: a function that returns True for a message at which the broker reports an internal error. Defaults to
+            none.
         faults: what happens to the next batches, one entry per batch; None lets a batch through.
         down: whether the broker refuses everything.
         latency_seconds: how long a batch takes to arrive, and its acknowledgement to come back.
-        late_seconds: how long after the failure a LATE batch arrives.
-        arrivals: all messages that were received, including duplicates and messages for later, in order.
-        scheduled: the messages for later whose time had not come when `accepted` was last read.
-        entered: the messages that `accepted` returned then.
+        late_seconds: how long after the sender's error a batch with `Fault.LATE` arrives.
+        arrivals: all messages that were received, in order, including duplicates and scheduled messages.
+        scheduled: the scheduled messages that have not entered the topic yet. Reading the property `accepted` lets in
+            those whose time has come.
+        entered: the messages that have entered the topic, in order, without dropped duplicates.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class MemoryBroker:
     def accepted(self) -> list[OutboundMessage]:
         """
         Return the messages that have entered the topic until now, in order, without dropped duplicates. A scheduled
-        message enters at its time.
+        message enters the topic at the time for which it was scheduled.
         """
         self._let_due_enter()
         return [*self.entered]
@@ -102,8 +105,8 @@ class MemoryBroker:
 
     async def send(self, batch: Sequence[OutboundMessage]) -> None:
         """
-        Deliver one batch to the topic, all of its messages or none, and return when it is acknowledged. A fault that a
-        test has set happens instead.
+        Deliver one batch to the topic, all of its messages or none, and return when it is acknowledged. If a test has
+        put a fault into `faults`, that fault happens.
         """
         fault = self.faults.popleft() if self.faults else None
         await asyncio.sleep(self.latency_seconds)
@@ -156,7 +159,7 @@ class MemoryBroker:
 
 
 class MemoryPublisher:
-    """The Publisher port on a MemoryBroker."""
+    """Publishes to a MemoryBroker, through the same interface (the port Publisher) as to Service Bus."""
 
     def __init__(self, broker: MemoryBroker, *, lanes: int, batch_size: int) -> None:
         self._broker, self._batch_size = broker, batch_size

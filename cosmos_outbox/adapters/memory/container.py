@@ -1,8 +1,8 @@
 """
 MemoryContainer: a Cosmos DB container in memory, which defines the behavior of the Store and ChangeFeed ports.
 
-It is for tests and simulations of programs that use this library. Every operation is atomic and takes one turn of the
-event loop, so concurrent tasks interleave between operations as they would on a network.
+It is for tests and simulations of programs that use this library. Every operation is atomic and lets other tasks run
+first, so concurrent tasks interleave between operations as they would on a network.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cosmos_outbox.partition_key import FeedRange, PartitionKey, identity, key_p
 from cosmos_outbox.stored_documents import Document
 
 _AFTER = "after:"
-_KEY_SPACE = 1 << 126  # effective partition keys lie in 00…3F, as Cosmos DB's hash keys do
+_KEY_SPACE = 1 << 126  # hashes of partition keys begin with 00 to 3F, as those of Cosmos DB do
 
 
-_Place = tuple[Hashable, str]  # the identity of the partition key, and the id
+_Place = tuple[Hashable, str]  # the partition key (in a hashable form) and the id of a document
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class MemoryContainer:
     Args:
         ranges: number of physical partitions.
         key_paths: the partition key path, or up to three paths of a hierarchical key. Defaults to `/partitionKey`.
-        now: returns the seconds since 1970; decides `_ts` and expiry. Defaults to the system clock.
+        now: a function that returns the seconds since 1970, for `_ts` and expiry. Defaults to the system clock.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class MemoryContainer:
         after, not_before = _position(partition, continuation, start)
         first = bisect_right(partition.log, after, key=lambda entry: entry[0])
         documents: list[Document] = []
-        read_to = max(after, partition.lsn)  # keep a position beyond the end of the feed
+        read_to = max(after, partition.lsn)  # `after` may be beyond the end of the feed: do not go back
         for lsn, key in itertools.islice(partition.log, first, None):
             if len(documents) >= max_items and lsn != documents[-1]["_lsn"]:
                 read_to = documents[-1]["_lsn"]
@@ -187,7 +187,7 @@ class MemoryContainer:
             document = partition.documents.get(key)
             if (
                 document is not None
-                and document["_lsn"] == lsn  # else a later change replaced this one
+                and document["_lsn"] == lsn  # if not, a later change of the document replaced this change
                 and document["_ts"] >= not_before
                 and self._alive(document)
                 and self._lies_in(feed_range, document)
@@ -200,7 +200,7 @@ class MemoryContainer:
             range_id=partition.id,
         )
 
-    # What operators and the service do to a container, for tests:
+    # The methods below do to the container what operators and Cosmos DB do, such as a split. Tests call them.
 
     def recreate(self, *, ranges: int = 1) -> None:
         """
@@ -230,7 +230,8 @@ class MemoryContainer:
         """
         Merge two neighbouring physical partitions; return the id of the merged one.
 
-        The LSNs of both are kept, so a continuation of either parent may see a change again, but never misses one.
+        Changes keep their LSNs. So a read that continues from a position in one of the old partitions may return a
+        change again, but misses none.
         """
         first, second = self._partition(first_id), self._partition(second_id)
         merged = self._move([first, second], FeedRange(min=first.range.min, max=second.range.max))
@@ -242,8 +243,8 @@ class MemoryContainer:
         """
         Remove the newest transactions of a physical partition, as a restore or a failover with loss does.
 
-        Its LSN falls, and later commits reuse the removed LSNs. A document that such a transaction replaced or deleted
-        does not come back.
+        The partition's LSN falls, and later commits reuse the removed LSNs. A document that a removed transaction had
+        replaced or deleted does not come back.
         """
         partition = self._partition(range_id)
         partition.lsn = max(0, partition.lsn - transactions)
@@ -290,7 +291,7 @@ class MemoryContainer:
         document: Document = json.loads(body)
         key = self.key_paths.key_of(document)
         if document.get("id") != write.id or key is None or identity(key) != identity(partition_key):
-            raise errors.InvalidRequest("The document's id or partition key differs from the one addressed.")
+            raise errors.InvalidRequest("The document's id or partition key differs from that of its write.")
         return {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
 
     def _partition(self, range_id: str) -> _Partition:
@@ -307,7 +308,7 @@ class MemoryContainer:
     def _require_full(self, partition_key: PartitionKey) -> None:
         if len(parts_of(partition_key)) != len(self.key_paths.levels):
             raise errors.InvalidRequest(
-                f"The container is partitioned on {self.key_paths}, and needs the full key."
+                f"The container is partitioned on {self.key_paths}: give a key with a value for each."
             )
 
     def _order(self, document: Document) -> tuple[str, ...]:
@@ -337,16 +338,16 @@ def copy_of(document: Mapping[str, Any]) -> Document:
 
 def effective_partition_key(partition_key: PartitionKey) -> str:
     """
-    Return where a partition key lies in the key space, as 32 upper-case hexadecimal digits. The hash is not Cosmos DB's
-    own.
+    Return the hash of a partition key as 32 upper-case hexadecimal digits. It decides which physical partition stores
+    the key, and is not the hash that Cosmos DB uses.
     """
     digest = hashlib.blake2b(key_text(partition_key).encode(), digest_size=16).digest()
     return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
 
 
 def _container_rid(number: int) -> str:
-    # A resource id is built like the service's: four bytes of the database, then four of the container with
-    # the highest bit set.
+    # Build a resource id like those of Cosmos DB: four bytes for the database, then four for the container.
+    # The highest bit of the container's bytes is set.
     return base64.b64encode(bytes(4) + (0x80000000 + number).to_bytes(4)).decode()
 
 
@@ -369,7 +370,7 @@ def _after(continuation: str | None) -> tuple[str, ...]:
         match json.loads(continuation.removeprefix(_AFTER)) if continuation.startswith(_AFTER) else None:
             case [str(last_id), str(key)]:
                 return last_id, key
-    raise errors.InvalidRequest("This container did not issue the continuation token.")
+    raise errors.InvalidRequest("This is no token of this container: pass the last page's continuation.")
 
 
 def _position(

@@ -16,12 +16,13 @@ from cosmos_outbox.ports import Document, Listing
 
 class MemoryLeases:
     """
-    Lease documents in memory. A write with an etag succeeds only if the document still has it. Each operation yields to
-    the event loop once, as a request would.
+    Lease documents in memory. A write with an etag succeeds only if the document still has that etag. Each operation
+    lets other tasks run first, as a request would.
 
     Args:
-        now: returns the seconds since 1970; decides `_ts` and when a `ttl` has passed. Defaults to the system clock.
-        by_id: whether the container counts as partitioned on `/id`.
+        now: a function that returns the seconds since 1970, for `_ts` and the expiry by `ttl`. Defaults to the system
+            clock.
+        by_id: True to behave as a container that is partitioned on `/id`, False for `/partitionKey`.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.time, by_id: bool = True) -> None:

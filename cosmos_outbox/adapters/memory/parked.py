@@ -11,7 +11,7 @@ from cosmos_outbox.ports import Document
 
 class MemoryParked(MemoryContainer):
     """
-    A MemoryContainer that also finds parked keys and their events. Each operation yields to the event loop once, as a
+    A MemoryContainer that also finds parked keys and their events. Each operation lets other tasks run first, as a
     request would.
     """
 

@@ -1,7 +1,7 @@
 """
 MemorySubscription: a subscription in memory, which defines the behavior of the Subscription port.
 
-It is for tests and simulations of programs that use this library: it loses locks and fails on demand.
+It is for tests and simulations of programs that use this library. A test can make it lose locks and fail.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-# How many seconds to wait beyond a deadline. A timer may fire this early, and an event loop on virtual time
-# would then spin for ever.
+# How many seconds to wait beyond a deadline. A timer may fire a little early, and then the wait starts again. With
+# virtual time, in which no time passes between two calls, it would start again for ever.
 _EARLY_SECONDS = 0.001
 
 
@@ -31,8 +31,8 @@ FoundT = TypeVar("FoundT")
 @dataclass(slots=True, eq=False)
 class _Queue:
     """
-    The messages of one session, and the receiver that has locked it. On an entity without sessions, one queue has all
-    messages and all receivers.
+    The messages of one session, and the receiver that has locked the session. Without sessions, there is one such queue
+    for all messages and all receivers.
     """
 
     ready: deque[Message] = field(default_factory=deque)
@@ -41,12 +41,12 @@ class _Queue:
 
 class MemorySubscription:
     """
-    Messages by session. Each session is locked by one receiver at a time.
+    A subscription in memory, whose messages are received by session. One receiver at a time locks a session.
 
     Args:
-        sessions: whether receivers lock sessions. Defaults to True; else they lock one message at a time.
+        sessions: whether receivers lock whole sessions, not one message at a time. Defaults to True.
         lock_seconds: how long a lock lasts. Defaults to 60 s.
-        max_deliveries: after so many deliveries a message is dead-lettered. Defaults to 10.
+        max_deliveries: after how many deliveries a message is dead-lettered. Defaults to 10.
         trust_seconds: how long receivers believe that a lock lasts. Defaults to `lock_seconds`.
 
     Attributes:
@@ -54,9 +54,9 @@ class MemorySubscription:
         dead_letters: the dead-lettered messages, each with the reason and its description.
         deferred: the deferred messages, by sequence number.
         settled: the settled messages, in order, each with its settlement.
-        changed: an event that wakes the calls that wait for a message.
-        confirms: returns whether a settlement is confirmed to the receiver. A settlement that is not confirmed takes
-            effect all the same.
+        changed: an asyncio.Event that wakes the calls that wait for a message.
+        confirms: a function that returns False for a settlement whose confirmation is lost. The settlement takes
+            effect, but the receiver gets an error.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class MemorySubscription:
 
     def deliver(self, message: Message | OutboundMessage, **said: Any) -> Message:
         """
-        Put a message at the end of its session, and return it as it is delivered. A message without a session is
-        dead-lettered, as Service Bus does.
+        Put a message at the end of its session, and return it with its sequence number. A message without a session id
+        is dead-lettered if receivers lock sessions, as in Service Bus.
         """
         self._last_number += 1
         if isinstance(message, OutboundMessage):
@@ -117,15 +117,15 @@ class MemorySubscription:
     def _available(self) -> MemorySession | None:
         for name, queue in self._queues.items():
             if queue.ready and not (self.with_sessions and queue.holders):
-                # Move this session behind the others, so that the next call prefers them.
+                # Move this session behind the other sessions, so that the next call accepts another one.
                 self._queues[name] = self._queues.pop(name)
                 return MemorySession(self, queue, name if self.with_sessions else None)
         return None
 
-    # The methods below are called by the sessions.
+    # MemorySession calls the methods below.
 
     async def until(self, found: Callable[[], FoundT | None], seconds: float) -> FoundT | None:
-        """Wait until `found` returns something, and return that. Return None if it returns nothing in time."""
+        """Call `found` until it returns something, and return that. Return None if it returns nothing in time."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds
         while True:
@@ -155,8 +155,8 @@ class MemorySubscription:
 
     def put_back(self, message: Message, *, counted: bool) -> None:
         """
-        Deliver a message again, or dead-letter it if it was delivered too often. `counted` says whether the last
-        delivery counts.
+        Make a message ready for its next delivery, or dead-letter it if it was delivered too often. If `counted` is
+        True, the delivery count of the message grows by one.
         """
         again = replace(message, delivery_count=message.delivery_count + counted)
         if again.delivery_count >= self._max_deliveries:
@@ -171,15 +171,15 @@ class MemorySubscription:
 
 class MemorySession:
     """
-    The Session port on a MemorySubscription. A session without an id locks one message at a time; it locks the first
-    one when it is accepted.
+    The Session port on a MemorySubscription: what a receiver has locked. If `id` is None, the subscription has no
+    sessions. Then the receiver locks one message at a time, the first one as soon as it is accepted.
     """
 
     def __init__(self, subscription: MemorySubscription, queue: _Queue, session_id: str | None) -> None:
         self._subscription, self._queue, self.id = subscription, queue, session_id
         self._loop = asyncio.get_running_loop()
-        self.message: Message | None = None  # the message that was delivered and is not settled
-        # a message was delivered when the session was accepted, and `receive` has not returned it yet
+        self.message: Message | None = None  # the message that was delivered and not yet settled
+        # whether `receive` still has to return the message that was locked when the session was accepted
         self._unread = False
         queue.holders.append(self)
         self._locked_at = self._loop.time()
@@ -193,7 +193,7 @@ class MemorySession:
 
     @property
     def expires_at(self) -> float:
-        """Return when the broker takes the lock back."""
+        """Return the event loop's time at which the lock expires. It is infinite if nothing is locked."""
         locked = self.id is not None or self.message is not None
         return self._locked_at + self._subscription.lock_seconds if locked else inf
 
@@ -232,8 +232,8 @@ class MemorySession:
 
     def give_back(self, *, counted: bool) -> None:
         """
-        End the lock. A message that is not settled is delivered again; `counted` says whether the delivery that ends
-        counts.
+        End the lock. A message that was not settled is delivered again. If `counted` is True, its delivery count grows
+        by one.
         """
         self._queue.holders.remove(self)
         message, self.message = self.message, None
@@ -250,4 +250,4 @@ class MemorySession:
     def _require_lock(self) -> None:
         self._subscription.check()
         if self not in self._queue.holders:
-            raise LockLost("Another receiver holds the session, or none does.")
+            raise LockLost("This receiver's lock has ended: accept the session again.")
