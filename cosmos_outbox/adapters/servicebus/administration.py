@@ -1,6 +1,6 @@
 """
 Administration: read the settings of topics, subscriptions and queues, and find out whether messages can be received
-from them.
+from them. The worker's `doctor/service_bus.py` judges the settings.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from cosmos_outbox.adapters.servicebus.subscription import receiver_of
 from cosmos_outbox.errors import SubscriptionUnavailable
 from cosmos_outbox.event_loop import within
 
-_ANSWER_SECONDS = 10  # settings are only advice, so a start must not wait long for them
+_ANSWER_SECONDS = 10  # a program reads settings only to warn about them, so its start must not wait long
 
 
 class SettingsUnknown(Exception):
-    """The settings could not be read; the text says why."""
+    """The settings of a topic, subscription or queue could not be read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
     """
-    A topic, subscription or queue as the service describes it.
+    A topic, subscription or queue as Service Bus describes it.
 
-    label: the text by which messages to people name the entity.
-    settings: None if the entity does not exist, or if an entity of another kind has the name.
+    label: the name of the entity in messages to people, for example `Queue 'orders'`.
+    settings: the settings of the entity; None if it does not exist, or if an entity of another kind has the name.
     exists: whether any entity has the name.
     subscriptions: the subscriptions of a topic.
     """
@@ -52,7 +52,7 @@ class Entity:
 
 
 class Refusal(StrEnum):
-    """The reason for which the broker refuses a receiver of a subscription or queue."""
+    """Why the broker refuses to open a receiver of a subscription or queue."""
 
     MISSING = "missing"
     DISABLED = "disabled"
@@ -61,7 +61,7 @@ class Refusal(StrEnum):
 
 
 def source_label(entity: str, subscription: str | None) -> str:
-    """Return the text by which messages to people name a subscription or queue."""
+    """Return the name of a subscription or queue in messages to people, for example `Queue 'orders'`."""
     return (
         f"Queue {entity!r}" if subscription is None else f"Subscription {subscription!r} of topic {entity!r}"
     )
@@ -72,7 +72,8 @@ async def reading_settings(
     *, connection_string: str | None, namespace: str | None, credential: AsyncTokenCredential | None
 ) -> AsyncIterator[ServiceBusAdministrationClient]:
     """
-    Open a client that reads settings. It needs the Manage right, which sending and receiving do not need.
+    Open a client that reads settings of topics, subscriptions and queues. It needs the Manage right, which senders and
+    receivers do not need.
 
     Raises:
         SettingsUnknown: the client could not be opened, or a read inside the block failed.
@@ -145,7 +146,8 @@ async def _describe(
         return Entity(label=label, settings=await reading)
     except ResourceNotFoundError:
         return Entity(label=label, exists=False)
-    # If a queue has the name, the SDK looks for a topic's settings in the queue's entry, and finds none.
+    # An entity of another kind has this name. The SDK looks for a topic's settings in a queue's entry, or the
+    # reverse, and finds none.
     except AttributeError:
         return Entity(label=label)
 
@@ -154,8 +156,8 @@ async def messages_counted(
     entity: str, subscription: str | None, **namespace: Any
 ) -> tuple[int | None, int | None]:
     """
-    Return how many messages a subscription or queue has, and how many dead-lettered messages. A count is None if the
-    caller may not read it.
+    Return the number of active messages and of dead-lettered messages in a subscription or queue. Both are None if they
+    cannot be read, for example because the caller lacks the Manage right.
     """
     try:
         async with reading_settings(**namespace) as client:
@@ -167,15 +169,16 @@ async def messages_counted(
             return counts.active_message_count, counts.dead_letter_message_count
     except (
         SettingsUnknown,
+        # The SDK raises this error if the name belongs to another kind of entity, such as a topic instead of a queue.
         AttributeError,
-    ):  # for an entity of another kind, the SDK reads the counts of None
+    ):
         return None, None
 
 
 def duration(value: timedelta | str | None) -> timedelta | None:
     """
-    Return a duration from the settings. The service returns a timedelta. The SDK's type also allows an ISO 8601 string,
-    for which this returns None.
+    Return a setting that is a timedelta, and None for any other value. The SDK's type hint also allows an ISO 8601
+    string, which Service Bus never sends.
     """
     return value if isinstance(value, timedelta) else None
 
@@ -184,14 +187,14 @@ async def receiving_refused(
     bus: ServiceBusClient, entity: str, subscription: str | None, *, sessions: bool
 ) -> tuple[Refusal, str] | None:
     """
-    Open a receiver that takes no message, and close it again. Return why the broker refused the receiver, with the
-    broker's words; None if it did not refuse.
+    Open a receiver that takes no message, and close it again. Return the reason and the broker's words if the broker
+    refused the receiver. Return None if the receiver opened.
 
     Raises:
         SubscriptionUnavailable: the broker does not answer.
     """
-    # The receiver asks for a session that no producer uses, so its lock does not keep a session from a
-    # consumer.
+    # With sessions, ask for a session that no producer uses. The receiver locks it, and must not lock a
+    # session that a consumer wants.
     options: dict[str, Any] = {"session_id": f"cosmos-outbox-doctor-{uuid.uuid4()}"} if sessions else {}
     receiver = receiver_of(bus, entity, subscription, **options)
     try:

@@ -1,6 +1,6 @@
 """
-One lane of a topic: a sender that one call at a time uses, and that is replaced whenever the outcome of a send is
-unknown.
+A lane: an ordered stream of messages to a topic. It fills batches up to the size that the topic allows, sends one batch at a time, and
+replaces its sender whenever the outcome of a send is unknown. `relay/sending_lanes.py` decides which lane sends which events.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cosmos_outbox.event_loop import retrieve, within
 from cosmos_outbox.message_format import OutboundMessage, require_properties_that_fit
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
-# When the SDK counts the bytes of a batch, it leaves out the ids of the first message, which it writes into
-# the envelope too. So a batch is filled to this much less than its maximum.
+# The SDK writes the ids of the first message twice into a batch, and counts them once. So a batch is filled
+# to this many bytes less than its maximum.
 _UNCOUNTED_BYTES = 1024
 
 
@@ -29,9 +29,10 @@ class Lane:
     An ordered stream of batches to one topic.
 
     Args:
-        topic: the name of the topic, which errors mention.
-        open_sender: returns a sender whose link is not open yet.
-        discard: closes a sender in the background, after its last send (if one is given) has ended.
+        topic: the name of the topic, for error texts.
+        open_sender: a function that returns a sender whose AMQP link is not open yet.
+        discard: a function that closes a sender in the background. If it is given an unfinished send, it waits for that
+            send first.
         sdk_only: whether the SDK encodes all messages.
         timeout_seconds: how long the opening of a link, and each send, may take.
         grace_seconds: how long a cancelled call waits for the outcome of its send.
@@ -50,16 +51,16 @@ class Lane:
         self._sdk_only = sdk_only
         self._topic, self._open_sender, self._discard = topic, open_sender, discard
         self._timeout, self._grace = timeout_seconds, grace_seconds
-        # Only one task at a time uses the sender: two tasks would resend each other's deliveries, and then
-        # wait without end.
+        # Only one task at a time may use the sender of the SDK. With two tasks, the SDK resends the messages
+        # of the other task, and waits without end.
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
-        self._proven = False  # this link has sent a batch
-        # The size of the largest batch that the link takes. It is known once a link was open.
+        self._proven = False  # whether a batch was sent over the current link
+        # The size of the largest batch that the broker accepts. It is None until a link has been opened.
         self.batch_bytes: int | None = None
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
-        """Send the messages of all runs in order. Messages of two runs never share a batch."""
+        """Send groups of messages in order. Messages of the same group may share a batch, those of two groups never."""
         accepted = 0
         async with self._lock:
             try:
@@ -75,12 +76,12 @@ class Lane:
                 raise
 
     async def close(self) -> None:
-        """Wait for the call that is in progress, then close the sender."""
+        """Wait for the `publish` that is in progress, then close the sender."""
         async with self._lock:
             self._drop()
 
     async def _fill(self, run: Sequence[OutboundMessage], position: int) -> tuple[_Payload, int]:
-        """Put as many messages of a run into one batch as fit. Return the batch and the number of its messages."""
+        """Fill a batch with the messages of `run` from `position` on. Return the batch and how many fit into it."""
         batch = await self._new_batch()
         self.batch_bytes = batch.max_size_in_bytes
         own = not self._sdk_only and encoding.fallback_cause() is None
@@ -103,7 +104,7 @@ class Lane:
     async def _new_batch(self) -> ServiceBusMessageBatch:
         sender = self._usable_sender()
         try:
-            opening = sender.create_message_batch()  # a link that has sent something is open already
+            opening = sender.create_message_batch()  # opens the link if it is not open yet
             opened = await (opening if self._proven else within(self._timeout, opening))
             most = opened.max_size_in_bytes
             return await sender.create_message_batch(max_size_in_bytes=most - _UNCOUNTED_BYTES)
@@ -121,9 +122,9 @@ class Lane:
         try:
             await self._send(payload)
         except BrokerUnavailable as error:
-            # The service cuts links that were idle for minutes, and only the next send shows it. Nothing else
-            # was sent on this link since its last success, so the same batch is sent once more, on a new
-            # link.
+            # Service Bus cuts links that were idle for minutes, and only the next send shows it. If this link
+            # has sent a batch before, it was probably cut for that reason. So send the same batch once more,
+            # on a new link. The order is kept, because nothing was sent after that batch.
             if not (self._proven and says_link_was_cut(error.__cause__)):
                 raise
             await self._new_batch()
@@ -131,8 +132,8 @@ class Lane:
 
     async def _send(self, payload: _Payload) -> None:
         sender = self._usable_sender()
-        # The send runs in a task of its own, so that a cancelled call can wait for it: a send that is
-        # cancelled half-way stays on the link, and goes out with the next one.
+        # The send runs in a task of its own, so that a cancelled call can wait for its end. A send that is
+        # cancelled half-way stays on the link, and the broker gets it together with the next send.
         sending = asyncio.create_task(sender.send_messages(payload, timeout=self._timeout))
         try:
             await asyncio.wait((sending,), timeout=self._timeout + self._grace)

@@ -1,12 +1,12 @@
 """
-Encoding: write the AMQP 1.0 bytes of a message once, and append them to the SDK's batch. `message_format` decides what a message contains,
-such as its id.
+Encoding: write the AMQP 1.0 bytes of a message, and append them to the SDK's batch. `message_format` decides what a
+message contains, such as its id.
 
 The SDK's `add_message` makes several objects of a message and encodes it twice, the first time only to count its bytes.
-That took two thirds of the relay's CPU. This module writes the same bytes. It relies on three private attributes of a
-batch: `_message`, `_size` and `_count`. Before the first use, `difference` compares a batch that was filled in this way
-with one that the SDK filled. If they differ, the SDK encodes all messages. It also encodes each message with unusual
-values. Connection, link, frames and settlement are always the SDK's.
+That took two thirds of the relay's CPU. This module writes the same bytes once. It relies on three private attributes
+of the SDK's batch: `_message`, `_size` and `_count`. Before the first use, `difference` fills one batch in this way and
+one with the SDK. If they differ, the SDK encodes all messages. It also encodes each message with unusual values.
+Connection, link, frames and settlement are always left to the SDK.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from cosmos_outbox.message_format import MAX_PROPERTY_BYTES, OutboundMessage
 from cosmos_outbox.partition_key import MAX_ID_LENGTH
 
-# The types of AMQP 1.0 (part 1.6): each has one code for a size of one byte, and one for four bytes.
+# The codes of AMQP's types (AMQP 1.0, part 1.6), a pair for each type. The first code is for a value whose
+# size is written in one byte, the second for a longer value, whose size is written in four bytes.
 _STRING, _SYMBOL, _BINARY, _LIST, _MAP = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0xC0, 0xD0), (0xC1, 0xD1)
 _SMALL_INT, _INT, _NULL = 0x54, 0x71, b"\x40"
 _ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA = (
     bytes((0, 0x53, section)) for section in (0x72, 0x73, 0x74, 0x75)
 )
 _TIMESTAMP, _DELIVER_AT = b"\x83", b"x-opt-scheduled-enqueue-time"
-_FIELDS = 13  # fields of the properties section, most of them null
+_FIELDS = 13  # how many fields the properties section of a message has; most are null
 _MOST = 255  # the largest size that one byte can hold
 _pack_sized, _pack_compound = struct.Struct(">BI").pack, struct.Struct(">BII").pack
 _pack_int, _pack_milliseconds = struct.Struct(">Bi").pack, struct.Struct(">q").pack
@@ -45,17 +46,17 @@ _INTS = {value: bytes((_SMALL_INT, value & 0xFF)) for value in range(-128, 128)}
 def fallback_cause() -> str | None:
     """
     Return why the SDK has to encode all messages: it adds traces of its own, or its bytes differ from those of
-    `append`. Return None if it need not.
+    `append`. Return None if this module may encode them.
     """
     return "the SDK traces messages" if settings.tracing_implementation() is not None else difference()
 
 
 def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
     """
-    Add a message to a batch. The SDK has already added the first message of the batch, and with it the envelope.
+    Add a message to a batch. The SDK must have added the first message, because it also writes the batch's envelope.
 
     Returns:
-        Whether the message was added. If not, the SDK has to add it, or to say why it cannot be sent.
+        Whether the message was added. If not, pass it to the SDK, which adds it or says why it cannot be sent.
 
     Raises:
         MessageSizeExceededError: the message does not fit into the rest of the batch.
@@ -99,7 +100,7 @@ def encode(message: OutboundMessage) -> bytes | None:
     if values:
         properties = b"".join(values)
         if len(properties) > MAX_PROPERTY_BYTES // 2:
-            return None  # perhaps more than the service accepts: `require_properties_that_fit` checks that
+            return None  # perhaps too large for Service Bus, which `require_properties_that_fit` checks
         parts += (_APPLICATION_PROPERTIES, _compound(_MAP, len(properties), len(values)), properties)
     parts += (_DATA, _header(_BINARY, len(body)), body)
     return b"".join(parts)
@@ -107,7 +108,7 @@ def encode(message: OutboundMessage) -> bytes | None:
 
 @cache
 def difference() -> str | None:
-    """Fill one batch with `append` and one with the SDK, and return where they differ; None if they are equal."""
+    """Fill one batch with `append` and one with the SDK. Return where the batches differ, or None if they do not."""
     theirs, ours = ServiceBusMessageBatch(), ServiceBusMessageBatch()
     try:
         for message in _SAMPLES:
@@ -142,8 +143,8 @@ def _header(kind: tuple[int, int], size: int) -> bytes:
 
 
 def _compound(kind: tuple[int, int], size: int, count: int) -> bytes:
-    # The size includes the count. AMQP allows the short form for one byte more, but the SDK does not use it
-    # then.
+    # The written size includes the byte of the count. At exactly 255 bytes AMQP allows the short form, but
+    # the SDK uses the long one, so this module does too.
     if size < _MOST and count <= _MOST:
         return bytes((kind[0], size + 1, count))
     return _pack_compound(kind[1], size + 4, count)
@@ -163,7 +164,7 @@ def _milliseconds(time: datetime) -> bytes:
     return _pack_milliseconds(int(timegm(time.utctimetuple()) * 1000 + time.microsecond / 1000))
 
 
-_name = lru_cache(1024)(_string)  # cached: subjects and names of properties come again and again
+_name = lru_cache(1024)(_string)  # cached, because most messages have the same subjects and property names
 
 
 @lru_cache(64)
@@ -172,10 +173,12 @@ def _symbol(value: str) -> bytes:
     return _header(_SYMBOL, len(written)) + written
 
 
-# An encoder is found by the exact type of a value: a bool is an int in Python, but another type in AMQP.
+# The encoders by the exact type of a value. A bool is an int in Python, but not in AMQP: it is left to the
+# SDK.
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {str: _string, int: _int}
 
-# Messages whose texts, maps and bodies lie just below and above each size at which the encoding changes
+# The messages for which `difference` compares this encoder with the SDK's. Their sizes lie just below and
+# above those at which the encoding changes from one byte for a size to four.
 _SAMPLES = tuple(
     OutboundMessage(
         message_id=f"id-{size}",

@@ -8,12 +8,12 @@ from azure.servicebus import exceptions as sdk
 from cosmos_outbox import errors
 
 BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
-QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
+QUOTA_SECONDS = 10.0  # a topic that is full takes messages again only after receivers have read some
 
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
-# The error of this library for each exception of the SDK. Any other exception is a fault that passes, unless
-# its condition or its text says more.
+# The error of this library for each exception of the SDK. Any other exception becomes BrokerUnavailable (try
+# again), unless `_meaning` finds more in its condition or text.
 _MEANING: dict[type[Exception], type[errors.PublishError]] = {
     sdk.MessageSizeExceededError: errors.MessageRejected,
     sdk.MessagingEntityDisabledError: errors.TopicUnavailable,
@@ -22,7 +22,8 @@ _MEANING: dict[type[Exception], type[errors.PublishError]] = {
     sdk.ServiceBusAuthorizationError: errors.TopicUnavailable,
 }
 
-# AMQP conditions that blame the message or its batch, and for which the SDK has no exception class.
+# The AMQP error conditions by which the broker refuses a message or batch, and for which the SDK has no
+# exception class. Sending such a message again is useless.
 _REJECTIONS = frozenset(
     {
         "amqp:decode-error",
@@ -36,7 +37,7 @@ _REJECTIONS = frozenset(
     }
 )
 
-_ROOM = "entity size"  # "The maximum entity size has been reached or exceeded": no quota of connections or sessions
+_ROOM = "entity size"  # the broker says this if the topic is full, but not if another quota is exceeded
 
 _RETRY_AFTER: dict[type[Exception], float] = {
     sdk.ServiceBusQuotaExceededError: QUOTA_SECONDS,
@@ -46,8 +47,8 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
     """Return this library's error for an error that the SDK raised while it sent messages."""
-    # Only the inner exception says what the broker answered about a missing topic or a wrong key, so its text
-    # is added unless the SDK's text repeats it already.
+    # For a missing topic or a wrong key, only the inner exception has the broker's words. So add its text,
+    # unless the SDK's text repeats it already.
     inner = str(error.inner_exception or "")
     repeated = inner.rpartition("Error Description:")[2].strip() in str(error)
     said = " ".join(f"{error} {'' if repeated else inner}".split())
@@ -57,7 +58,8 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
         return meaning(
             f"Topic {topic!r} {full or 'cannot be reached for now:'} {said}",
             retry_after=_RETRY_AFTER.get(type(error)),
-            # For every other condition that names a fault of the broker, the SDK has an exception class.
+            # An exception of a subclass names the cause by its class. An exception of the SDK's base class names it
+            # only by its AMQP condition.
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
     if meaning is errors.TopicUnavailable:
@@ -90,7 +92,7 @@ def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavai
 
 def is_refused_use(error: sdk.ServiceBusError) -> bool:
     """
-    Return whether the broker refused the link itself, as it refuses a receiver with sessions on an entity without
+    Return whether the broker refuses this kind of receiver, for example a receiver with sessions on an entity without
     sessions.
     """
     return _condition(error) in ("amqp:not-allowed", "amqp:not-implemented")
@@ -98,16 +100,15 @@ def is_refused_use(error: sdk.ServiceBusError) -> bool:
 
 def names_nothing(error: sdk.ServiceBusError) -> bool:
     """
-    Return whether an error says that the entity does not exist. The broker may say so already when it is given a token
-    for the entity.
+    Return whether an error says that the topic, subscription or queue does not exist. The SDK has an exception for
+    that, but the broker may say so before the link opens, with status 404 when it gets the token.
     """
     return isinstance(error, sdk.MessagingEntityNotFoundError) or _status(error) == _NOT_FOUND
 
 
 def leaves_link_usable(error: BaseException) -> bool:
     """Return whether the broker answered on a link that stays open, so that the sender can go on."""
-    # A rejected message is not among these errors: the broker would keep the link open, but the SDK closes
-    # it.
+    # The error for a rejected message is not in this list: the broker would keep the link open, but the SDK closes it.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 
@@ -121,11 +122,11 @@ def _meaning(error: sdk.ServiceBusError) -> type[errors.PublishError]:
         return errors.MessageRejected
     if isinstance(error, sdk.ServiceBusQuotaExceededError) and _ROOM in str(error):
         return errors.TopicFull
-    # The credential failed, and the SDK wraps its error in one that has no class of its own.
+    # The program got no token. The SDK wraps the credential's error in a plain ServiceBusError.
     if isinstance(error.inner_exception, ClientAuthenticationError):
         return errors.TopicUnavailable
-    # The broker refused the token, or does not know the entity. For a namespace at a custom address, the SDK
-    # reports that as a lost connection.
+    # The broker refused the token, or knows no topic of that name. If the namespace has a custom address, the
+    # SDK reports these refusals as a lost connection.
     if _status(error) in (_UNAUTHORIZED, _NOT_FOUND):
         return errors.TopicUnavailable
     return next(
@@ -138,6 +139,7 @@ def _status(error: sdk.ServiceBusError) -> int | None:
 
 
 def _condition(error: sdk.ServiceBusError) -> str | None:
-    # `_condition` is private in the SDK. Without it, a malformed message would look like a fault that passes.
+    # `_condition` is private in the SDK. Without it, the refusal of a malformed message would look like an
+    # outage, and the message would be sent again and again.
     condition = getattr(error, "_condition", None)
     return None if condition is None else str(condition)

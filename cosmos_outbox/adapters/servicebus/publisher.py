@@ -1,4 +1,7 @@
-"""ServiceBusPublisher: the Publisher port on a Service Bus topic, with one sender for each lane."""
+"""
+ServiceBusPublisher: the Publisher port on a Service Bus topic, with a sender for each lane (ordered stream). `batch_sender.py` sends the
+batches of a lane.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ from cosmos_outbox.event_loop import Background, end, within
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook
 
-# The SDK's keep-alive runs every 30 s, and may delay a send for so many seconds. The SDK's default is 0.2 s.
+# For how many seconds the SDK's keep-alive (every 30 s) may delay a send. The SDK's default is 0.2 s.
 _SOCKET_SECONDS = 0.02
 _LINK_SECONDS = 15.0
-# How many seconds the closing of one link may take. The SDK needs up to one second, and never ends on a
-# broken link.
+# How many seconds the closing of one link may take. The SDK needs up to one second. On a broken link the
+# SDK's call that closes the link would never end.
 CLOSE_SECONDS = 5.0
-# Finds the port of an emulator in a connection string. For WebSockets the SDK takes port 443, unless an
-# argument beside the connection string names another port.
+# Finds the port of an emulator in a connection string. For WebSockets the SDK ignores that port and uses 443,
+# unless it gets the address as an argument.
 _OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
 
@@ -46,8 +49,8 @@ class BatchScope(StrEnum):
     # Messages of any sessions may share a batch. This is for topics that are not partitioned, the default of
     # Service Bus.
     TOPIC = "topic"
-    SESSION = "session"  # messages of one session: for partitioned topics
-    MESSAGE = "message"  # no two messages: for partitioned topics with duplicate detection
+    SESSION = "session"  # only messages of the same session share a batch: for partitioned topics
+    MESSAGE = "message"  # each batch holds one message: for partitioned topics with duplicate detection
 
 
 _RUN_OF: dict[BatchScope, Callable[[OutboundMessage], object]] = {
@@ -77,11 +80,12 @@ def open_service_bus_client(
         proxy: the URL of an HTTP proxy, for WebSockets.
 
     Raises:
-        ConfigurationError: neither way is complete, or the connection string cannot be read.
+        ConfigurationError: neither a connection string nor a namespace with a credential is given, or the connection
+            string cannot be read.
     """
-    # The SDK's own retries are switched off: they know nothing of `Lane`, which keeps the order. The TLS
-    # context is given because the SDK would otherwise read the certificates for each connection, which blocks
-    # the event loop for 40 ms.
+    # The SDK's own retries are switched off, because they could change the order of messages, which `Lane`
+    # keeps. All connections share one TLS context. Without it the SDK reads the certificates for each
+    # connection, which blocks the event loop for 40 ms.
     options: dict[str, Any] = {"retry_total": 0, "ssl_context": tls_context()}
     if websockets:
         options["transport_type"] = TransportType.AmqpOverWebsocket
@@ -94,7 +98,7 @@ def open_service_bus_client(
             if websockets and (own := _OWN_PORT.search(connection_string)):
                 options["custom_endpoint_address"] = own[1]
             return ServiceBusClient.from_connection_string(connection_string, **options)
-        except ValueError as error:  # the text of this error may quote the key
+        except ValueError as error:  # its text is not shown, because it may quote the key
             raise ConfigurationError(
                 "The Service Bus connection string cannot be read; copy it again."
             ) from error
@@ -114,7 +118,8 @@ def tls_context() -> ssl.SSLContext:
 
 class ServiceBusPublisher:
     """
-    Publishes messages to one topic. A lane opens its link at its first use, and again after a failure.
+    Publishes messages to one topic through several lanes (ordered streams). Each lane opens its AMQP link at its first
+    use, and again after a failure.
 
         async with open_service_bus_client(connection_string=...) as client:
             async with ServiceBusPublisher(client, "events") as publisher:
@@ -127,8 +132,8 @@ class ServiceBusPublisher:
         batch_scope: which messages may share a batch. Defaults to `topic`.
         send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
         cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
-        sdk_only: whether the SDK encodes all messages, at several times the CPU. Defaults to False.
-        notify: receives a record if the SDK has to encode the messages. Defaults to logging it.
+        sdk_only: whether the SDK encodes all messages, which takes several times the CPU. Defaults to False.
+        notify: a function that gets an `SdkFallback` if only the SDK can encode the messages. Defaults to logging it.
     """
 
     def __init__(
@@ -155,8 +160,7 @@ class ServiceBusPublisher:
             Lane(
                 topic=topic,
                 open_sender=partial(client.get_topic_sender, topic, socket_timeout=_SOCKET_SECONDS),
-                # The old link is closed in the background, because a lane must not wait for that before it
-                # opens a new link.
+                # Close the old link in the background, so that the lane can open a new link at once.
                 discard=lambda sender, sending: self._closing.add(_close(sender, sending)),
                 sdk_only=sdk_only,
                 timeout_seconds=send_timeout.total_seconds(),
@@ -193,7 +197,7 @@ class ServiceBusPublisher:
         Raises:
             PublishError: the topic cannot be sent to, or does not answer.
         """
-        # Opening a sender opens no link. Creating a batch does; the batch is then thrown away.
+        # Only the creation of a batch opens the link. The batch itself is not used.
         sender = self._client.get_topic_sender(self._topic)
         try:
             await within(_LINK_SECONDS, sender.create_message_batch())
@@ -211,5 +215,5 @@ class ServiceBusPublisher:
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
     if sending is not None:
         await end({sending})
-    with suppress(Exception):  # a broken link may raise any error here; no caller waits for it
+    with suppress(Exception):  # a broken link may raise any error here, and no caller waits for the close
         await within(CLOSE_SECONDS, sender.close())

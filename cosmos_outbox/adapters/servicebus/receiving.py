@@ -1,6 +1,6 @@
 """
-What all receivers of Service Bus share, whichever client they use: their options, how long they trust a lock, and the
-limits of their texts.
+Functions for all receivers of Service Bus, whichever client they use. They check options, say for how long a
+receiver may rely on a lock, read bodies, and shorten the reasons of dead letters.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
 
-_REASON_LENGTH = 4000  # Service Bus takes 4096 characters
-# The shortest lock that Service Bus grants. A lock is trusted for at least so long, even if this host's clock
-# says that less time is left.
+_REASON_LENGTH = 4000  # the reason of a dead letter may have 4096 characters in Service Bus
+# The shortest lock that Service Bus grants. A receiver relies on a lock for at least so long, even if this
+# host's clock says that less time is left, because that clock may be wrong.
 _SHORTEST_LOCK_SECONDS = 5.0
 
 
@@ -34,11 +34,10 @@ def check_options(*, sessions: bool, prefetch: int, lock_duration: timedelta) ->
 
 def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: float) -> float:
     """
-    Return for how many seconds a lock is trusted, counted from the request for it.
+    Return for how many seconds after its request for a lock a receiver trusts that it has the lock.
 
-    The time that the broker states is compared with this host's clock. If the clock is ahead, the lock seems shorter,
-    which only costs renewals. If the clock is behind, the lock seems longer, so it is not trusted for longer than
-    `lock_seconds`.
+    The broker says when the lock ends. If this host's clock is ahead, the lock seems shorter, which only costs
+    renewals. If the clock is behind, the lock seems longer, so it is trusted for `lock_seconds` at most.
 
     Args:
         until: when the lock ends, as the broker says; in UTC if it has no zone. None if the broker says nothing.
@@ -69,7 +68,7 @@ def _plain(value: Any) -> Any:
     match value:
         case None | bool() | int() | float():
             return value
-        case bytes():  # the SDK also returns text here
+        case bytes():  # the SDK returns AMQP text as bytes too
             return value.decode("utf-8", "replace")
         case dict():
             return {str(_plain(name)): _plain(one) for name, one in value.items()}
@@ -80,5 +79,5 @@ def _plain(value: Any) -> Any:
 
 def sendable(text: str) -> str:
     """Return a text in a form that the broker accepts as the reason of a dead letter."""
-    # Half a surrogate pair cannot be encoded in UTF-8. JSON may contain one, and errors quote it.
+    # An error may quote text from JSON with half of a surrogate pair, which cannot be encoded in UTF-8.
     return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()

@@ -1,6 +1,6 @@
 """
 ServiceBusSubscription: the Subscription port on a topic's subscription or a queue, with one connection for each session
-that is held.
+that it has locked. `sessions/processor.py` decides how many sessions to ask the broker for.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from cosmos_outbox.message_format import Message, amqp_id, amqp_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
-_ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
+_ANSWER_SECONDS = 30.0  # the limit for an answer: after 60 s the SDK would ask again over another link
 _SLICE_SECONDS = 1.0
-_AT_HAND_SECONDS = 1e-6  # seconds to wait where the SDK has read the message already
-_FOR_EACH = 8  # receivers for each session that is handled at once
+_AT_HAND_SECONDS = 1e-6  # seconds to wait for messages that the SDK has read from the network already
+_FOR_EACH = 8  # how many receivers are opened for each session that is handled at the same time
 
 
 def receivers_for(sessions: int) -> int:
     """
-    Return how many receivers are needed to handle so many sessions at once. There are more receivers than sessions,
-    because a receiver takes half a second to open, and another to close.
+    Return how many receivers are needed to handle a number of sessions at once. That is more receivers than sessions,
+    because a receiver takes half a second to open, and up to a second to close.
     """
-    # Microsoft's emulator takes ten connections in all. So for few sessions, only one receiver is opened
-    # ahead.
+    # For fewer than eight sessions, add only one receiver, because Microsoft's emulator takes ten connections
+    # in all.
     return _FOR_EACH * sessions if sessions >= _FOR_EACH else sessions + 1
 
 
@@ -56,14 +56,13 @@ class ServiceBusSubscription:
         entity: the topic, or the queue if there is no subscription.
         subscription: the name of the subscription.
         sessions: whether the entity requires sessions. Defaults to True.
-        prefetch: how many messages the broker delivers ahead for each session. Their lock is that of the session, and
-            giving the session back does not count as a delivery of them. Without sessions it is 0, because each message
-            is locked by itself. Defaults to 20.
-        receivers: how many receivers there are at most, opening, open or closing, each with a connection. Opening one
-            takes half a second, and closing it up to a second. Defaults to 256, which is enough for 32 sessions at
-            once, as `receivers_for` says.
-        lock_duration: the lock duration of the subscription, or less. A lock is trusted for no longer. Defaults to
-            60 s, as in Service Bus.
+        prefetch: how many messages the broker delivers ahead for each session. The lock of the session covers them, and
+            their delivery count does not grow if the session is given back unread. Without sessions it is 0, because
+            each message has a lock of its own, which could end while the message waits. Defaults to 20.
+        receivers: how many receivers there are at most, each with a connection, including those that are opening or
+            closing. Defaults to 256, which is enough for 32 sessions at once; see `receivers_for`.
+        lock_duration: the lock duration of the subscription, or less. The consumer relies on no lock for longer than this.
+            Defaults to 60 s, as in Service Bus.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class ServiceBusSubscription:
         if self._sessions:
             options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_seconds}
         receiver = receiver_of(self._client, self._entity, self._subscription, **options)
-        # The link is opened in a task of its own. If that task is cancelled, it first closes the link, which
-        # takes a second. This call does not wait for that.
+        # Open the link in a task of its own. If that task is cancelled, it closes the link first, which takes
+        # a second. Thanks to `shield`, a cancelled call ends at once, and `self.close` ends the task later.
         opening = asyncio.create_task(receiver.__aenter__())
         opened = session = None
         try:
@@ -158,15 +157,15 @@ def receiver_of(
 
 
 class ServiceBusSession:
-    """The Session port on one receiver of the SDK."""
+    """What one receiver of the SDK has locked: a session or, without sessions, one message at a time."""
 
     def __init__(self, subscription: ServiceBusSubscription, receiver: ServiceBusReceiver) -> None:
         self._subscription, self._receiver = subscription, receiver
         self._loop = asyncio.get_running_loop()
         self._session = receiver.session
         self.id: str | None = self._session.session_id if self._session else None
-        self._message: ServiceBusReceivedMessage | None = None  # the message that was read and is not settled
-        self._ahead: list[ServiceBusReceivedMessage] = []  # messages that were delivered and are not read
+        self._message: ServiceBusReceivedMessage | None = None  # returned by `receive`, not settled yet
+        self._ahead: list[ServiceBusReceivedMessage] = []  # delivered by the broker, but not yet returned
         self._closed = False
         self.trusted_until = inf
         if self._session:
@@ -179,9 +178,9 @@ class ServiceBusSession:
         return message_from(self._message)
 
     async def fetch_first(self, wait_seconds: float) -> bool:
-        """Have the broker deliver a message, which `receive` returns later. Return whether a message came."""
-        # Trust in a lock is counted from the request for the message, so send short requests. After one long
-        # request, the lock of a message that came late would seem to have ended.
+        """Wait for a message, and keep it for the next `receive`. Return whether a message came."""
+        # Ask again every second. A lock counts as held for some time from the request on. So if a message came
+        # late in a long request, its lock would seem to have ended already.
         ends_at = self._loop.time() + wait_seconds
         while (left := ends_at - self._loop.time()) > 0:
             if await self._fetch(min(left, _SLICE_SECONDS)):
@@ -196,10 +195,9 @@ class ServiceBusSession:
         return bool(self._ahead)
 
     async def _deliver(self, wait_seconds: float) -> None:
-        # Read one message at a time: each has to be settled before the next is read. Without a prefetch, a
-        # message may arrive between two calls, on credit that an earlier call left over, and the SDK hands it
-        # back to the broker. The broker has then sent the message after it already, so the session would come
-        # out of order.
+        # Without a prefetch, ask for one message at a time. If an earlier call asked for more, the next
+        # message may arrive between two calls, and the SDK gives it back to the broker. By then the broker
+        # has sent the message after it, so the messages of the session would be out of order.
         receive, ahead = self._receiver.receive_messages, self._subscription.prefetch
         self._ahead.extend(await receive(1, max_wait_time=wait_seconds))
         if self._ahead and ahead:
@@ -235,8 +233,8 @@ class ServiceBusSession:
         if self._closed:
             return
         self._closed, message, self._message = True, next(iter(self._ahead), self._message), None
-        # Without sessions, the lock of a message outlives the link. So give the message back before the link
-        # is closed.
+        # Without sessions, a message stays locked after its link is closed. So give the message back first,
+        # or other receivers would have to wait until its lock ends.
         self._subscription.close(self._receiver, abandon=None if self._session else message)
 
     def _note_lock(self, asked_at: float, until: datetime | None) -> None:
@@ -255,14 +253,14 @@ class ServiceBusSession:
         except ValueError as error:  # the SDK raises this for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
         finally:
-            raise_if_cancelled(since=before)  # before Python 3.12 the SDK may lose a cancellation
+            raise_if_cancelled(since=before)  # on Python 3.11 the SDK may swallow a cancellation
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
     """
-    Return this library's message for a message of the SDK. Its texts are `str`, whether they came as text or as bytes.
+    Return a message of the SDK as a `Message` of this library. Texts become `str`, even if they came as bytes.
     """
-    body = received.body  # an iterator, or an AMQP value from a sender in another language
+    body = received.body  # an iterator, or a single AMQP value if the sender used another language's SDK
     return Message(
         message_id=amqp_id(received.message_id) or "",
         session_id=amqp_text(received.session_id),
@@ -297,16 +295,16 @@ def processing(
     """
     Handle a message inside this block: `with processing(message, topic="events", subscription="billing"):`.
 
-    A span `process` continues the trace of the commit that recorded the event. Commits inside the block carry the
-    correlation id of the conversation and, as their cause, the id of this message.
+    A span `process` continues the trace of the commit that recorded the event. Commits inside the block get the
+    correlation id of the message, and the message's id as their causation id.
 
     Args:
         message: the message as it was received.
         topic: the topic to which it was sent.
         subscription: the subscription from which it was received.
         server_address: the host of the namespace. Defaults to none.
-        tracer_provider, meter_provider: receive the span, and how long the block took. Default to OpenTelemetry's
-            global ones.
+        tracer_provider: gets the span. Defaults to OpenTelemetry's global provider.
+        meter_provider: gets the duration of the block. Defaults to OpenTelemetry's global provider.
     """
     with processing_message(
         message.message_id or "",
