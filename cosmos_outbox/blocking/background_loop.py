@@ -34,7 +34,7 @@ class Portal(Generic[OpenedT]):
 
     def __init__(self, opener: Opener[OpenedT]) -> None:
         self._opener = opener
-        # The lock is reentrant, because a signal handler may call the portal while its thread holds the lock.
+        # The lock is reentrant, because a signal handler may call this object while its thread holds the lock.
         self._lock = threading.RLock()
         self._pid: int | None = None
         self._loop: _LoopThread[OpenedT] | None = None
@@ -47,7 +47,7 @@ class Portal(Generic[OpenedT]):
 
     def call(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """
-        Run work on the loop, with this thread's context variables, wait for it and return its result.
+        Run `work()` on the portal's event loop, with this thread's context variables, wait for it and return its result.
 
         If an exception interrupts the thread meanwhile (Ctrl-C, a signal handler), the work is cancelled. The exception is raised once the
         work has ended.
@@ -69,7 +69,7 @@ class Portal(Generic[OpenedT]):
         if self._pid not in (
             None,
             os.getpid(),
-        ):  # checked without the lock, which a thread of the parent process may have held at the fork
+        ):  # checked without the lock: if a thread of the parent process held it at the fork, it stays locked
             raise UsageError(
                 f"This process was forked from process {self._pid}, which had opened the outbox, and has neither its thread "
                 "nor its connections. Use the outbox for the first time after the fork."
@@ -94,9 +94,10 @@ class Portal(Generic[OpenedT]):
 
 class _LoopThread(Generic[OpenedT]):
     """
-    The thread of a portal with its event loop, from opening to closing.
+    The thread in which a portal runs its event loop, from opening to closing.
 
-    It is a daemon thread: Python waits for other threads to end before it calls `atexit` handlers, and would wait for this one for ever.
+    It is a daemon thread, because only an `atexit` handler ends it. Python calls these handlers after all threads that are no daemons have
+    ended. If this thread were no daemon, Python would wait for it for ever.
     """
 
     def __init__(self, opener: Opener[OpenedT]) -> None:
@@ -116,7 +117,8 @@ class _LoopThread(Generic[OpenedT]):
 
     async def _serve(self) -> None:
         async with self._opener() as opened:
-            # A cancellation of this task is meant for the calls. The object is still closed in the ordinary way.
+            # If this task is cancelled, end only the calls. What the opener opened is then closed as after a normal end,
+            # not as after an error.
             with suppress(asyncio.CancelledError):
                 await self._take_calls(opened)
 
@@ -128,13 +130,13 @@ class _LoopThread(Generic[OpenedT]):
             finally:
                 with self._lock:
                     self._closed = True
-                await asyncio.sleep(0)  # let the calls start that were submitted before the portal was closed
+                await asyncio.sleep(0)  # let the calls start that came before `close`
 
     def _run(self) -> None:
         try:
             with self._runner:
                 self._loop.run_until_complete(self._serving)
-        except BaseException as error:  # noqa: BLE001 - of the opener; the thread that waits raises it
+        except BaseException as error:  # noqa: BLE001 - the thread that waits for the opener raises it
             if not self.opened.done():
                 self.opened.set_exception(error)
             self.ended.set_exception(error)
@@ -142,7 +144,7 @@ class _LoopThread(Generic[OpenedT]):
             self.ended.set_result(None)
 
     def check(self) -> None:
-        """Raise UsageError if the portal was closed."""
+        """Raise UsageError if the portal, through which callers reach this thread, was closed."""
         if self._closed:
             raise UsageError(_CLOSED)
 
@@ -196,8 +198,8 @@ class _LoopThread(Generic[OpenedT]):
         """
         Close the object when the interpreter exits, and cancel the calls under way.
 
-        Only daemon threads can still wait for calls. They get no result, because a daemon thread that prints a traceback now may abort the
-        process.
+        Only daemon threads can still wait for calls. Their calls neither return nor raise: with an error, such a thread would print a traceback,
+        which may abort the process at this time.
         """
         self._abandoned = True
         with suppress(TimeoutError):

@@ -1,4 +1,6 @@
-"""BlockingOutbox: the outbox for code without an event loop, such as Flask, Django and scripts."""
+"""
+BlockingOutbox: the outbox for code without an event loop, such as Flask, Django and scripts. `background_loop.py` opens and closes it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ class BlockingOutbox:
     """
     An outbox whose calls block. A process needs one for each container, shared by all threads. It runs on an event loop in its own thread.
 
-    The first use, or `with`, opens the outbox. The end of the `with` block closes it, or else the end of the process. It may be created
-    anywhere, but must be used only after the last fork: after a use, a forked process gets a UsageError.
+    The first use, or `with`, opens the outbox. The end of the `with` block closes it, or else the end of the process. A server that forks,
+    such as gunicorn, may create the outbox before the fork, but must use it only after the fork. If the parent process has used it, a
+    forked process gets a UsageError.
 
     Args:
         opener: a function with `@asynccontextmanager` that opens the client and the store, and yields an Outbox with its handlers.

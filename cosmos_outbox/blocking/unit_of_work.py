@@ -1,4 +1,7 @@
-"""BlockingUnitOfWork: a unit of work for code without an event loop, used by one thread, with calls that block."""
+"""
+BlockingUnitOfWork: a unit of work for code without an event loop, used by one thread, with calls that block.
+`background_loop.py` runs the event loop behind these calls.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class OneThread:
         self._portal, self._thread_id = portal, threading.get_ident()
 
     def guard(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
-        """Return a function that calls the given one, but raises SharedUnitOfWork in any other thread."""
+        """Return a function that calls the given one, but raises SharedUnitOfWork outside of the unit of work's thread."""
 
         @functools.wraps(function)
         def check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -45,7 +48,7 @@ class OneThread:
         return check
 
     def blocking(self, function: Callable[Parameters, Awaitable[ResultT]]) -> Callable[Parameters, ResultT]:
-        """Return a guarded function that runs the given coroutine function on the loop, and blocks until it is done."""
+        """Return a function that runs a coroutine function on the outbox's event loop, and blocks until it is done. See `guard`."""
 
         @functools.wraps(function)
         def block(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -55,7 +58,7 @@ class OneThread:
 
 
 class BlockingRepository(Generic[EntityT]):
-    """A repository that has the methods of `Repository`, with the same arguments. Methods that ask the store block."""
+    """A repository with the methods and arguments of `Repository`. The methods that send a request to Cosmos DB block."""
 
     def __init__(self, repository: Repository[EntityT], thread: OneThread) -> None:
         self.create, self.update = thread.guard(repository.create), thread.guard(repository.update)
@@ -125,13 +128,15 @@ class BlockingUnitOfWork:
 
     def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
-        Record an event about an entity, or about a document that this unit of work read or saved. Both are written in the same commit.
+        Record an event about an entity, or about a document that this unit of work read or saved. The same commit writes the event and that
+        entity or document.
         """
         self._thread.guard(self._unit.record)(event, about=about, deliver_at=deliver_at)
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """
-        Call `hook(commit)` once, after the next commit that wrote something. It runs on the loop that all threads share.
+        Call `hook(commit)` once, after the next commit that wrote something. The hook runs on the event loop that all threads share, so it
+        must not block.
         """
         self._thread.guard(self._unit.after_commit)(hook)
 
@@ -139,7 +144,7 @@ class BlockingUnitOfWork:
         """
         Write all pending entities and their events in one request; see `UnitOfWork.commit`.
 
-        Handlers of events run on the loop that all threads share, so a handler that blocks makes all threads wait.
+        Handlers of events run on the event loop that all threads share, so a handler that blocks makes all threads wait.
         """
         return self._thread.blocking(self._unit.commit)()
 
