@@ -37,8 +37,8 @@ shortly before the lease expires for other workers. Then the owner stops by itse
 container. Only the service's clock decides whether a lease has expired: `_ts` of the document is compared with the
 `Date` header of the answer. So wrong clocks of workers do no harm. Between workers of this library a lease changes
 hands only by release or expiry: a worker that wants the lease of a live owner writes a handover request into the lease,
-and the owner drains and releases it. A .NET processor ignores such requests and takes a lease at once. Then both
-processors may handle the same page once, and the order within each partition key still holds.
+and the owner drains and releases it. A .NET processor ignores such requests and takes a lease at once. Then the
+same page may be handled twice, once by each processor, and the order within each partition key still holds.
 
 *Nothing is written after a loss.* Every write of a lease carries the etag of the write before. When another owner has
 written the lease, the next write of the old owner fails. The old owner reads the lease again, sees the other owner, and

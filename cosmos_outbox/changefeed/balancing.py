@@ -1,10 +1,10 @@
 """
-Balancing: a pure function decides from the listed leases which ones a worker takes, asks another worker for, or hands
-over.
+Balancing: a pure function decides which of the listed leases a worker takes, asks another worker for, or hands over.
+`processor.py` carries the decision out.
 
 The targets are those of .NET's EqualPartitionsBalancingStrategy, so that .NET workers and workers of this library agree
 on one distribution: every worker aims at `ceil(leases / workers)` leases, or at one lease if there are fewer leases
-than workers. Handover requests are added to that. A worker that wants a lease of a live owner writes
+than workers. This library adds handover requests. A worker that wants a lease of a live owner writes
 `handover.wanted-by` into the lease's properties, and the owner releases the lease for that worker. An owner that is
 late to renew is not asked, because the request is a write and would delay the expiry of the lease. Only owners that
 sign a lease with `handover.owner` understand requests. From any other owner (a .NET processor) a worker takes one lease
@@ -30,12 +30,12 @@ _ZERO, _SECOND = timedelta(), timedelta(seconds=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    The steps of one balancing pass.
+    What a worker does in one balancing pass, to get its share of the leases.
 
-    take: the leases to acquire, which are free or belong to an owner that does not understand requests.
+    take: the leases to acquire, which are free or belong to an owner that ignores handover requests, as .NET does.
     ask: the leases of other workers into which this worker writes a handover request.
-    hand_over: the leases of this worker that other workers asked for.
-    within_reach: the ids of the leases that this worker owns or any worker may take.
+    hand_over: the leases of this worker that it releases, because other workers asked for them.
+    within_reach: the ids of the leases that this worker owns, or that any worker may take now.
     pause: how long the worker waits before the next pass.
     """
 
@@ -65,8 +65,8 @@ def plan(
 
     def holder_of(lease: Lease) -> str | None:
         """
-        Return the worker for which a lease counts: the worker that asked for it, or else its owner. Return None if any
-        worker may take it.
+        Return the worker to whose share a lease counts: the worker that asked for it or, if there is none, its owner.
+        Return None if any worker may take the lease.
         """
         requested_by = requests[lease.id]
         if lease.id in running and lease.owner == me:
@@ -107,17 +107,19 @@ def plan(
 
 def soon(options: ProcessorOptions) -> timedelta:
     """
-    Return the pause before a pass that has to come early, such as when this worker waits for a lease that it asked for.
+    Return the pause before a balancing pass that has to come early, such as while this worker waits for a lease that
+    it asked for.
     """
     return options.acquire_interval / 4
 
 
 def _pause(leases: Sequence[Lease], options: ProcessorOptions, now: datetime) -> timedelta:
     """
-    Return the pause before the next pass: the acquire interval, or less if a lease of another worker expires sooner,
-    because that worker may be dead.
+    Return the pause before the next balancing pass: the acquire interval, or less if a lease of another worker expires
+    sooner. That worker may be dead, and then its lease has to be taken over.
 
-    The service counts in whole seconds, so the pass comes one second after the first of these leases expires.
+    Cosmos DB counts in whole seconds, so the pass comes one second after the first of the other workers' leases
+    expires.
     """
     interval = options.acquire_interval
     theirs = (lease for lease in leases if lease.owner != options.instance_name and lease.owned)
@@ -129,14 +131,14 @@ def _from_overloaded(
     leases: Sequence[Lease], holders: Mapping[str, str | None], counts: Counter[str], *, me: str, target: int
 ) -> tuple[list[Lease], list[Lease]]:
     """
-    Choose leases of workers that have, or were promised, more than their share. Return the leases to take at once, and
-    the leases to ask for.
+    Choose leases of workers that own or asked for more than their share. Return two lists: the leases that this worker
+    takes at once, and the leases for which it asks their owners.
     """
     counts = Counter(counts)
     taken: list[Lease] = []
     asked: list[Lease] = []
-    # Leases that no worker owns come first. They were released for a worker that asked for too many: workers
-    # that start at the same time do not know of each other yet, so each asks for the share of fewer workers.
+    # First choose leases without an owner. Each is reserved for a worker that asked for more than its share,
+    # because workers that start at the same time do not know of each other yet.
     available = defaultdict[str, deque[Lease]](deque)
     for lease in sorted(leases, key=lambda lease: lease.owned):
         holder = holders[lease.id]
@@ -167,7 +169,7 @@ def _from_overloaded(
 def _late(lease: Lease, now: datetime, alive: timedelta) -> bool:
     """
     Return whether a lease has not been written for longer than `alive`, so that its owner may be dead. Such an owner is
-    not asked for the lease. Owners that do not understand requests are never late.
+    not asked for the lease. If the owner does not understand handover requests, always return False.
     """
     return lease.owned and lease.properties.get(SIGNATURE) == lease.owner and lease.written_at() + alive < now
 

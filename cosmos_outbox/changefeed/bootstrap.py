@@ -1,6 +1,6 @@
 """
 Bootstrap: create the leases of all ranges once, however many workers start at the same time, and again if all leases
-were lost.
+were lost. `splits.py` creates the leases of a range that was split or merged.
 
 As in .NET, a worker holds the document `<prefix>.lock` while it creates leases, and the document `<prefix>.info` says
 that the leases were created. Unlike .NET, a worker of this library deletes a lock that a crashed worker left, creates
@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 class Bootstrap:
     """
-    The set of leases that this worker shares with the other workers of its processor, as this worker knows it.
+    Creates the leases that all workers of a processor share, and remembers what this worker knows about them.
 
     Args:
         failed: called with the id of a lease that cannot be created now, and the error.
@@ -59,7 +59,7 @@ class Bootstrap:
         container: the container whose change feed is read; set by `prepare`.
         prefix: the text with which the ids of its leases begin; set by `prepare`.
         start: where a range without a continuation begins.
-        left: the ranges that have had no lease since this worker started, because their partitions do not answer.
+        left: the ranges that still have no lease, because their partitions have not answered since this worker started.
     """
 
     container: MonitoredContainer
@@ -69,8 +69,8 @@ class Bootstrap:
         self._worker, self._failed = worker, failed
         self.start = worker.options.start
         self.left: tuple[FeedRange, ...] = ()
-        self._began = False  # this worker has seen leases: if there are none later, they were lost
-        self._told = False  # LeasesLost was emitted, so `earlier_life` is not asked again
+        self._began = False  # whether this worker has seen leases: if there are none later, they were lost
+        self._told = False  # whether LeasesLost was reported: then other stores are not asked about a loss
 
     async def prepare(self) -> None:
         """
@@ -111,18 +111,18 @@ class Bootstrap:
         for feed_range, error in left.items():
             self._failed(self.id_for(feed_range), error)
         # With `StartFrom.NOW`, the first leases begin at the moment of their creation, which the marker
-        # states. Remember that moment: if the leases are lost later, the next ones begin there, and no change
-        # is skipped.
+        # document states. Remember that moment: if the leases are lost later, new leases begin there and skip
+        # no change.
         if not self._began and (marker := await _marker_of(self.prefix, self._worker.store)) is not None:
             self._began = True
-            # A marker without a start was written by another program, such as a .NET processor.
+            # Another program, such as a .NET processor, writes the marker document without a start.
             if isinstance(began := marker.get(START), str):
                 self.start = start_from(began)
 
     def begin_again(self) -> None:
         """
-        Forget the leases of a container that was deleted and created again. The leases of the new container have other
-        ids.
+        Forget the leases of a container that was deleted and created again: the new container gets leases with other
+        ids, which begin at the start of its feed.
         """
         # Read the new container from its beginning: `StartFrom.NOW` would skip the changes that it got before
         # this worker noticed that it is new.
@@ -141,14 +141,14 @@ class Bootstrap:
         Return a text that proves that this processor had leases and has lost them. Return None if it has leases, or
         never had any.
         """
-        # List the leases before asking for the proof, which may be in another store. If that store cannot be
-        # reached, a worker that has leases must not wait for it.
+        # List the leases first. The option `earlier_life` may ask another store whether there were leases before,
+        # and a worker that has leases must not wait for a store that cannot be reached.
         if await self._has_leases():
             return None
         proof: str | None = "this worker has seen them" if self._began else None
         if proof is None and not self._told and self._worker.options.earlier_life is not None:
             proof = await self._worker.options.earlier_life()
-        # List the leases once more: another worker that found the same proof may have created them meanwhile.
+        # List the leases once more: another worker may also have noticed the loss, and created new leases.
         return None if proof is None or await self._has_leases() else proof
 
     async def _has_leases(self) -> bool:
@@ -187,20 +187,20 @@ async def create_leases(
             _, left = await _create_missing(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(errors.Conflict):
                 await store.create({"id": f"{prefix}.info", START: chosen})
-        finally:  # delete the lock also after a fault: the next attempt would wait until it expires
+        finally:  # delete the lock after a fault too, so that the next attempt does not wait until it expires
             with suppress(errors.StoreError, TimeoutError):
                 async with asyncio.timeout(_UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return left
-    # A range that gets its lease later begins where the first leases began, because its changes since then
-    # were not handled. The marker says where that was if this library wrote it. Otherwise the time at which
-    # the marker was written counts as `StartFrom.NOW`.
+    # A lease that is created later begins at the start of the first leases (a time or the beginning), because no
+    # worker has handled the changes of its range since. A marker document that this library wrote names this start.
+    # For a marker of another program, `StartFrom.NOW` means the time at which the marker was written.
     began = found.get(START)
     begin = began if isinstance(began, str) else start_property(start, now=_written_at(found))
     created, left = await _create_missing(prefix, feed=feed, store=store, start=begin, only=only)
     for lease in created if only is None else ():
         _logger.warning(
-            "lease.repaired created %s, as no lease covered its range; it begins where the first leases did",
+            "lease.repaired created %s, as no lease covered its range; it reads from the start of the first leases",
             lease.id,
         )
     return left
@@ -208,8 +208,8 @@ async def create_leases(
 
 async def _marker_of(prefix: str, store: LeaseStore) -> Document | None:
     """
-    Return the marker: the document which says that the leases were created, and where they begin. Return None if no
-    leases were created yet, or if they were lost.
+    Return the marker: the document `….info`, which says that the leases were created, and where they begin. Return None
+    if no leases were created yet, or if they were lost.
     """
     marker = f"{prefix}.info"
     try:
@@ -222,11 +222,11 @@ async def _create_missing(
     prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
 ) -> tuple[list[Lease], Mapping[FeedRange, errors.OutboxError]]:
     """
-    Create a lease for every physical range that no lease covers. Ask partitions that do not answer again for a few
-    seconds.
+    Create a lease for every physical range that no lease covers. If a partition does not answer, ask it again, for a
+    few seconds at most.
 
     Args:
-        start: where the new leases begin, in the form in which a lease's property stores it.
+        start: where the new leases begin, as the text that `start_property` returns.
         only: the ranges that may get a lease; other ranges are left as they are. None means all ranges.
 
     Returns:
@@ -236,8 +236,8 @@ async def _create_missing(
     until, attempt, created = loop.time() + _PATIENCE_SECONDS, 0, list[Lease]()
     ids, left = dict[FeedRange, str](), dict[FeedRange, errors.OutboxError]()
     while True:
-        # List the ranges before the leases. After a split between the two requests, the leases then cover
-        # more than the listed ranges, and no false gap appears.
+        # List the ranges before the leases. If a range is split between the two requests, the leases then
+        # cover all listed ranges, and no range falsely seems to lack a lease.
         physical = dict.fromkeys(await feed.physical_ranges())
         listed_at = loop.time()
         placed, unplaced = await locate(await _leases(prefix, store), tuple(physical), feed)
@@ -246,8 +246,8 @@ async def _create_missing(
             for gap in find_gaps(tuple(physical), placed)
             if only is None or any(wanted.contains(gap) for wanted in only)
         ]
-        # Ask each partition only once, although the leases may be listed several times: partitions that do
-        # not answer would delay the others each time.
+        # Ask each partition only once, although this loop may list the leases several times. Otherwise a
+        # partition that does not answer would delay the leases of the other partitions each time.
         unknown = (gap for gap in gaps if gap in physical and gap not in ids and gap not in left)
         found, silent = await identify(unknown, feed)
         ids |= found
@@ -255,8 +255,10 @@ async def _create_missing(
         for gap in gaps:
             if gap in left:
                 continue
+            # A gap that is only a part of a physical range, as after a merge, is named by its bounds. A gap that is
+            # a whole physical range is named by the id of that range.
             token, version = f"{gap.min}-{gap.max}", 1
-            if gap in physical:  # else the gap is no whole range, as after a merge: its bounds name it
+            if gap in physical:
                 token, version = ids[gap], 0
             if loop.time() - listed_at > LOCK_SECONDS:
                 # This process may have been frozen while another worker broke the lock, created this lease
@@ -284,8 +286,8 @@ async def _leases(prefix: str, store: LeaseStore) -> list[Lease]:
 
 async def _earliest_start(prefix: str, store: LeaseStore) -> str | None:
     """
-    Return the earliest start of the leases that exist already; None if there are none. A worker left them that died
-    while it created leases.
+    Return the earliest start of the leases that a worker created before it died; None if there are no leases. The leases
+    that are still missing get the same start, so that they skip no change.
     """
     leases = await _leases(prefix, store)
     chosen = {lease.properties[START]: start_of(lease) for lease in leases if START in lease.properties}
@@ -344,10 +346,10 @@ async def others_on(
 
 async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: str = "") -> frozenset[str]:
     """
-    Return the texts that precede the container's resource id in the ids of its leases. Each is a processor's name
-    followed by a host.
+    Return the beginnings of the ids of all leases of a container. Each is a processor's name followed by a host, and so
+    shows that this processor has leases of the container.
     """
-    # This call raises if the lease container is missing, where a listing would only be empty.
+    # This call raises if the lease container is missing. The listing below would only be empty.
     await leases.partitioned_by_id()
     rids = f"_{container.database_rid}_{container.container_rid}.."
     parts = (str(one["id"]).partition(rids) for one in (await leases.list(beginning)).documents)
@@ -355,7 +357,7 @@ async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: s
 
 
 def _is_other_name(host: str, account_host: str) -> bool:
-    # A text that ends with the account's own host is no other name of the account: it belongs to another
-    # processor, whose name begins with the name of this one.
+    # `host` is what follows the processor's name in the id of a lease. If it ends with the account's own
+    # host, the lease belongs to another processor, whose name begins with the name of this processor.
     account = re.escape(account_host.partition(".")[0])
     return not host.endswith(account_host) and re.fullmatch(rf"{account}([-.].*)?", host) is not None

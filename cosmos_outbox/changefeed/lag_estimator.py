@@ -23,8 +23,9 @@ from cosmos_outbox.errors import RangeGone, StoreError, error_line
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
-_AT_ONCE = 8  # leases that are read at the same time, each with a page of one change in memory
-_MOST_EMPTY_PAGES = 300  # reading so many pages of one range takes some seconds
+_AT_ONCE = 8  # how many leases are read at the same time at most, to limit memory and requests
+# After this many empty pages of a range, which take some seconds to read, the estimator stops and counts one waiting change.
+_MOST_EMPTY_PAGES = 300
 
 _Read = Callable[..., Awaitable[ChangePage]]
 
@@ -35,7 +36,7 @@ class LeaseLag:
     The lag of one lease: how many transactions wait in its range, and how old the oldest waiting change is.
 
     owner: the worker that owns the lease; None if the lease is free, also if it was not renewed in time.
-    unseen: why the range, or a part of it, could not be read. The changes that may wait there count as one transaction.
+    unseen: why the range, or a part of it, could not be read. Changes that may wait in it count as one transaction.
     ahead: the error of a lease that lies ahead of its range, as after a restore; its text says how to mend the lease.
         The changes that a worker may skip count as one transaction.
     standstill: why the owner makes no progress, as the owner wrote it into the lease.
@@ -62,7 +63,7 @@ class Lag:
     """
     The lag of all ranges of a processor, except ranges whose leases are damaged.
 
-    damaged: by the id of each lease that cannot be read, the reason.
+    damaged: why a lease cannot be read, by the lease's id.
     """
 
     leases: tuple[LeaseLag, ...]
@@ -109,8 +110,8 @@ async def estimate_lag(
 
     async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
-            # If the range was split since the lease was created, read its parts, except parts that child
-            # leases cover already.
+            # If the range was split since the lease was created, read the parts that no child lease covers
+            # yet: the changes of the other parts are counted with the child leases.
             parts = [] if lease.range is None else cut(lease, lease.range, physical, found)[1]
             lag = await _lag_of(lease, parts, read, listing.read_at)
         free = lease.expired(listing.read_at, expiration)
@@ -137,13 +138,13 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
     for part in parts:
         try:
             page = await _first_change(read, part, lease)
-        except RangeGone:  # the range is being split this moment
+        except RangeGone:  # the range is being split at this moment, so it cannot be read
             page = None
         except StoreError as error:
             if not error.retriable:
                 raise
             page, unseen = None, error_line(error)
-        if page is None:  # changes may wait, but not how many is known: count one
+        if page is None:  # it is unknown how many changes wait: count one, so that the lag is not zero
             transactions += 1
         elif page.documents:
             first = page.documents[0]
@@ -166,8 +167,8 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
 
 async def _first_change(read: _Read, part: FeedRange, lease: Lease) -> ChangePage | None:
     """
-    Read pages until one has a change, or is the empty page at the end of the feed, and return that page. Return None if
-    `_MOST_EMPTY_PAGES` pages were not enough.
+    Read pages from the lease's position until a page has a change or is the empty page at the end of the feed, and
+    return that page. Return None if `_MOST_EMPTY_PAGES` pages had no change and the feed did not end.
     """
     continuation = lease.continuation
     for _ in range(_MOST_EMPTY_PAGES):

@@ -16,16 +16,17 @@ from cosmos_outbox.changefeed.read_ahead import lsn_of
 from cosmos_outbox.errors import ConfigurationError
 
 # Two properties of a lease. The value of each is the lowest number that an owner saw as the newest LSN of the
-# range. AHEAD: the lease is ahead of its range, and halted. BEHIND: this is undecided, because the owner may
-# have read from a replica that lags.
+# range. AHEAD: the lease's position lies beyond that LSN, and the owner waits for an operator. BEHIND: the
+# owner does not know yet whether that is so, or whether it only read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
-_LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
+# If a position is beyond the newest LSN, a lagging replica may be the reason. After this time, an alarm is raised.
+_LAGS_FOR_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
     """
-    A range whose newest LSN is below the position of its lease.
+    The observation that the newest LSN of a range is below the position of its lease.
 
     lowest: the lowest value that was seen as the newest LSN of the range.
     since: when this was first seen, on the event loop's clock.
@@ -44,18 +45,18 @@ def position_at(lsn: int) -> str:
 
 def behind_in(properties: Mapping[str, str], position: str | None) -> int | None:
     """
-    Return the lowest LSN that an earlier owner saw as the newest of the range, if it is below the lease's position;
-    otherwise None.
+    Return the lowest LSN that an earlier owner saw as the newest LSN of the range. Return None if it saw none, or if
+    this LSN is not below the lease's position.
 
-    If an operator has edited the position since then, the operator decided where to go on, and this LSN must not move
-    the position forward.
+    If an operator has set the position to an earlier one since then, the worker goes on there, and the LSN must not
+    move the position forward.
     """
     lowest, reached = lsn_of(properties.get(BEHIND)), lsn_of(position)
     return lowest if lowest is not None and reached is not None and reached > lowest else None
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:
-    """Return the error for a lease that lies ahead of its range. Its text says what is wrong, and how to mend it."""
+    """Return the error for a lease whose position is beyond the newest change of its range. Its text says what to do."""
     newest = "lower" if lowest is None else f"only {lowest}"
     return ConfigurationError(
         f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a "

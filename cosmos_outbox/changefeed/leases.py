@@ -1,5 +1,6 @@
 """
-Lease: the document which says which worker processes one range of a container, and from which position.
+Lease: the document which says which worker processes one range of a container, and from which position. `balancing.py`
+decides which worker takes a lease, and `owned_lease.py` until when its owner may use it.
 
 The format is that of the .NET SDK v3, field by field (`DocumentServiceLeaseCore`, version 0, and `…CoreEpk`, version
 1). The stored JSON is kept as it was read, and a write replaces only the fields that change. So fields that another
@@ -25,20 +26,20 @@ BEGINNING = "beginning"
 # Names of properties in a lease document:
 START = "start"  # where a lease without continuation begins: a timestamp, or BEGINNING
 NOTES = "notes"  # the note that a handler leaves for the next owner, see `ports.Notes`
-SIGNATURE = "handover.owner"  # the owner, where it is a worker of this library
+SIGNATURE = "handover.owner"  # the owner's name, written only by workers of this library
 WANTED_BY = "handover.wanted-by"  # the worker that asks for the lease
-STANDSTILL = "standstill"  # why the owner makes no progress, for programs that only see the leases
+STANDSTILL = "standstill"  # why the owner makes no progress, for programs that see only the lease documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One lease document: the fields that this library uses, and the raw JSON that is written back."""
+    """A lease document: the fields that this library uses, and the raw JSON, so that a write keeps all other fields."""
 
     id: str
     token: str  # LeaseToken: the physical range's id (version 0) or "min-max" (version 1)
     range: FeedRange | None
     owner: str | None = None
-    continuation: str | None  # the change feed's raw etag, with its quotes
+    continuation: str | None  # the position: an etag of the change feed, with its quotes
     properties: Mapping[str, str]
     version: int
     etag: str | None = None
@@ -63,7 +64,7 @@ class Lease:
         return datetime.fromtimestamp(self.raw.get("_ts", 0), UTC)
 
     def expired(self, now: datetime, expiration: timedelta) -> bool:
-        """Return whether any worker may take the lease; `now` is on the service's clock."""
+        """Return whether any worker may take the lease. `now` is the time on the clock of Cosmos DB."""
         return not self.owned or self.written_at() + expiration < now
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
@@ -126,8 +127,8 @@ def to_document(lease: Lease) -> dict[str, Any]:
 
 def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
     """
-    Return the JSON to store when a worker that does not own the lease changes the lease's properties. Nothing else
-    changes.
+    Return the JSON of a lease with other properties and nothing else changed. A worker that does not own the lease
+    stores it, for example to ask the owner for the lease.
     """
     return strip_system({**lease.raw, "properties": dict(properties)})
 
@@ -143,7 +144,7 @@ def from_document(document: Mapping[str, Any]) -> Lease:
     token = document.get("LeaseToken") or document.get("PartitionId")
     if not isinstance(lease_id, str) or not isinstance(token, str):
         raise ConfigurationError(
-            f"The lease container holds a document that is not a lease: id {lease_id!r}."
+            f"The document {lease_id!r} in the lease container is not a lease: delete it, or correct it."
         )
     mode = document.get("Mode") or INCREMENTAL_FEED
     if str(mode).casefold() != INCREMENTAL_FEED.casefold():
@@ -182,8 +183,8 @@ def readable(
     documents: Iterable[Mapping[str, Any]],
 ) -> tuple[tuple[Lease, ...], dict[str, ConfigurationError]]:
     """
-    Return the leases among the documents and, by the id of each document that is no readable lease, what is wrong with
-    it.
+    Return the leases among the documents. Also return what is wrong with each other document, by its id, so that one
+    damaged lease does not hide the others.
     """
     leases, damaged = [], {}
     for document in documents:
@@ -225,39 +226,40 @@ def parse_timestamp(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):  # such as a thirteenth month, or a year 0 in UTC
-        raise ConfigurationError(f"{text!r} is not a valid timestamp.") from None
+        raise ConfigurationError(f"{text!r} is no timestamp, such as 2026-01-31T12:00:00Z.") from None
 
 
 def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
     """
-    Return the text by which a lease's property stores where the lease begins. `NOW` is stored as the current time, so
-    that a lease which is first read a minute later skips nothing.
+    Return the text for the lease's property `start`, which says where the lease begins. `NOW` is stored as the current
+    time, so that a worker which first reads the lease a minute later skips nothing.
     """
     if start is StartFrom.BEGINNING:
         return BEGINNING
-    # `StartFrom.NOW` is stored as one second before now, as .NET does.
+    # Like .NET, store `StartFrom.NOW` as one second before now.
     return format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
 
 
 def start_of(lease: Lease) -> StartFrom | datetime:
     """
-    Return where a lease without a continuation begins, as the worker chose that created the lease or first took it.
+    Return where a lease without a continuation begins. The worker that created the lease, or first took it, chose this.
     """
     return start_from(lease.properties.get(START, BEGINNING))
 
 
 def start_from(chosen: str) -> StartFrom | datetime:
-    """Return the start that the text of a lease's property states: the beginning, or a time."""
+    """Return the start that a lease's property `start` states: the beginning of the feed, or a time."""
     return StartFrom.BEGINNING if chosen == BEGINNING else parse_timestamp(chosen)
 
 
 def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lease:
     """
-    Return a lease with its start written into it, if another program created the lease and no position was saved yet.
+    Write the start into a lease that another program created, if no position was saved yet. Return any other lease as
+    it is.
 
-    If each new owner chose the start again, `StartFrom.NOW` would skip changes that the owner before read and could not
-    handle. So `NOW` is counted from `since`, when this worker first saw the leases, or from the last write of the lease
-    if that was earlier.
+    If each new owner chose the start again, `StartFrom.NOW` would skip changes that the previous owner read and could
+    not handle. So `NOW` means `since`, when this worker first saw the leases, or the last write of the lease if that
+    was earlier.
     """
     if lease.continuation is not None or START in lease.properties:
         return lease
@@ -267,8 +269,9 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
 
 def with_signature(properties: Mapping[str, str], owner: str) -> dict[str, str]:
     """
-    Return the properties that a worker writes when it takes a lease: its signature is added; a handover request and the
-    standstill of the last owner are removed.
+    Return the properties that a worker writes when it takes a lease. They contain its signature, by which other workers
+    know that it understands handover requests. What was written for the last owner is removed: a request to hand the lease over, and why its
+    work stood still.
     """
     kept = {name: value for name, value in properties.items() if name not in (WANTED_BY, STANDSTILL)}
     return {**kept, SIGNATURE: owner}
@@ -280,8 +283,8 @@ def with_handover_request(properties: Mapping[str, str], worker: str) -> dict[st
 
 def handover_requested_by(lease: Lease) -> str | None:
     """
-    Return the worker that asks for the lease, or for which a released lease is reserved. A request counts only if the
-    lease's owner understands requests.
+    Return the worker that asked for the lease, or for which a released lease is reserved; None if there is none. A
+    request counts only if the owner is a worker of this library, because .NET processors ignore requests.
     """
     worker = lease.properties.get(WANTED_BY)
     understood = not lease.owned or lease.properties.get(SIGNATURE) == lease.owner
@@ -289,7 +292,7 @@ def handover_requested_by(lease: Lease) -> str | None:
 
 
 def is_child_of(other: Lease, parent: Lease) -> bool:
-    """Return whether a lease was created to take over the range of another, or a part of it."""
+    """Return whether `other` was created to take over the range of the lease `parent`, or a part of that range."""
     if other.id == parent.id or other.range is None or parent.range is None:
         return False
     if not parent.range.contains(other.range):
@@ -301,8 +304,8 @@ def cut(
     lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Iterable[Lease]
 ) -> tuple[list[FeedRange], list[FeedRange]]:
     """
-    Return two lists: the physical ranges that overlap the range of a lease, and the parts of the lease's range that its
-    children do not cover, cut at the bounds of the physical ranges.
+    Cut the range of a lease at the bounds of the physical ranges, as after a split. Return two lists: the physical
+    ranges that overlap the lease's range, and the parts of the lease's range that no child lease covers yet.
     """
     overlapping = [one for one in physical if one.overlaps(feed_range)]
     covered = [other.range for other in others if other.range and is_child_of(other, lease)]
@@ -313,8 +316,8 @@ def cut(
 
 class ByRange:
     """
-    Leases sorted by their ranges, so that a search does not have to compare each of a thousand leases with all the
-    others.
+    Leases sorted by their ranges, so that the children of one lease are found without a look at all leases: a container
+    may have a thousand.
     """
 
     def __init__(self, leases: Sequence[Lease]) -> None:
@@ -325,7 +328,7 @@ class ByRange:
     def has_unfinished_split(self, lease: Lease) -> bool:
         """
         Return whether a worker began to create the children of a lease and did not finish. The remaining children have
-        to be created first, even if the lease's range can still be read.
+        to be created before the lease is worked on, even if its range can still be read.
         """
         if lease.range is None:
             return False

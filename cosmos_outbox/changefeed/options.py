@@ -21,8 +21,8 @@ EXPIRATION = timedelta(seconds=60)
 
 def default_instance_name() -> str:
     """
-    Return a name that no other process has: host, process id and a random part. A restarted process gets another name,
-    so it counts as a new owner.
+    Return a name that no other worker has: host, process id and a random part. A restarted process gets another name,
+    so it does not count as the owner of the leases that it had before.
     """
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
@@ -36,10 +36,10 @@ class ProcessorOptions:
         processor_name: names the group of workers that share the leases; part of every lease id.
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
-        earlier_life: awaited before the first bootstrap if there are no leases. It returns a text which proves that
-            this processor read the container before, or None. With a proof, the leases count as lost: `LeasesLost` is
-            emitted, and a start of now becomes the beginning. Defaults to None: then only this process's own memory is
-            a proof.
+        earlier_life: a function that is awaited if the processor finds no leases when it starts. If the processor read the
+            container before, the function returns a text that says what shows this; otherwise None. A text means that the
+            leases were deleted. So the processor emits `LeasesLost`, and begins at the beginning even if `start` is now.
+            Defaults to None: then the processor knows only what it did itself since its process began.
         max_items: how many changes to ask for in one page while a lease is behind (otherwise 100). A page may be longer,
             and is shorter if memory is scarce. Defaults to 1000.
         memory_bytes: about how many bytes of memory the pages of all leases may take; see `read_ahead`. Defaults to
@@ -50,18 +50,18 @@ class ProcessorOptions:
         acquire_interval: the pause between balancing passes. A pass comes sooner if a lease expires, or if the worker
             waits for a lease. Defaults to 13 s.
         renew_interval: the time between renewals of an owned lease. Defaults to 17 s.
-        expiration: a lease that was not written for so long is free. Defaults to 60 s.
+        expiration: after this time without a write, a lease is free. Defaults to 60 s.
         checkpoint_interval: the least time between checkpoints. Defaults to 200 ms.
         min_poll_interval: the pause after the first empty page. Defaults to 20 ms.
         recent_poll_interval: the longest pause between polls while the last change is at most 7.5 seconds old. Pauses
-            double until they reach it. Later the longest pause grows with the silence, to a tenth of a second after ten
-            seconds. Defaults to 75 ms.
+            double until they reach it. In a longer silence the longest pause is a hundredth of the silence. Defaults to
+            75 ms.
         max_poll_interval: the longest pause between polls, reached after a hundred seconds without a change. Defaults
             to 1 s. With more than 250 leases on a worker the pauses are longer, see `polling`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: the pauses between attempts after a failure.
-        halt_after_attempts: after so many failed attempts, a page raises the alarm `PageFailed`. Defaults to 10.
-        blocked_loop_after: code that blocks the event loop for so long is reported. Defaults to 5 s.
+        halt_after_attempts: after this many failed attempts, a page raises the alarm `PageFailed`. Defaults to 10.
+        blocked_loop_after: code that blocks the event loop for this time is reported. Defaults to 5 s.
 
     Raises:
         ConfigurationError: the values contradict each other, or one is out of its bounds.
@@ -112,7 +112,7 @@ class ProcessorOptions:
     @property
     def trust_seconds(self) -> float:
         """
-        Return for how many seconds an owner trusts its lease, counted from when it sent a successful write.
+        Return for how many seconds an owner may rely on its lease, counted from when it sent the last successful write.
 
         This is less than `expiration`. The difference allows for the rounding of `_ts` to whole seconds, for clocks
         that run at different speeds, and for work that takes a moment to stop.

@@ -1,8 +1,9 @@
 """
-OwnedLease: one worker's ownership of one lease. Only this class writes a lease while the lease is owned.
+OwnedLease: one worker's ownership of one lease. Only this class writes a lease while the lease is owned. `balancing.py`
+decides which leases a worker takes.
 
 One task does all the writing, so a renewal and a checkpoint never collide: whatever is due goes into one write, which
-carries the etag of the write before. The continuation that is written never includes a change that was not handled.
+carries the etag of the previous write. The position that is written never lies beyond a change that was not handled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MOST_CHARACTERS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What all leases of one worker share: its ports, handler, options and hooks."""
+    """What one worker needs for the work on each of its leases: the stores, the handler, the options and the hooks."""
 
     feed: ChangeFeed
     store: LeaseStore
@@ -48,10 +49,10 @@ class Progress:
     """
     How far the work on a lease has come. Times are seconds on the event loop's clock.
 
-    lag: how many transactions are known to wait. It is 0 at the end of the feed, and None before the first page and
-        between changes that lie far apart.
-    moved_at: when a page was last handled, or was read and had no changes.
-    halted: the lease makes no progress before an operator acts.
+    lag: how many transactions are known to wait. It is 0 at the end of the feed. It is None before the first
+        page, and after a page without changes that is not the end of the feed.
+    moved_at: when a page was last handled, or was read and found empty.
+    halted: whether the lease makes no progress until an operator acts.
     rest: for how many seconds after `moved_at` the feed is not polled, because nothing is known to wait.
     """
 
@@ -74,10 +75,10 @@ class Progress:
 
     def standstill(self, now: float) -> str | None:
         """
-        Return why the lease makes no progress: attempts have failed for half a minute, or one page has been in work for
-        a whole minute. Return None if all is well.
+        Return why the lease makes no progress: attempts have failed for half a minute, or the handler has worked on one
+        page for a whole minute. Return None if all is well.
 
-        The next renewal, within a minute, writes the text into the lease, for programs that only see the leases.
+        The next renewal of the lease writes the text into the lease document, where monitoring programs find it.
         """
         idle = now - self.moved_at - self.rest
         if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
@@ -88,8 +89,8 @@ class Progress:
 
     def stalled(self, now: float, limit: timedelta) -> bool:
         """
-        Return whether the lease has made no progress for longer than `limit`. Each empty page counts as progress, and
-        the pause after it does not count as time without progress.
+        Return whether the lease has made no progress for longer than `limit`. Reading an empty page is progress, and
+        the pause after an empty page does not count as time without progress.
         """
         return self.halted or now - self.moved_at - self.rest > limit.total_seconds()
 
@@ -103,7 +104,7 @@ class OwnedLease:
     unfinished_split: another worker began to create children of this lease. The split has to be finished before any
         page is read.
     splitting: the range is gone. No page is handled any more, and other workers may own the children already.
-    pages: how many pages were handled in this tenure.
+    pages: how many pages were handled since this worker acquired the lease.
     """
 
     def __init__(
@@ -140,14 +141,14 @@ class OwnedLease:
 
     def ensure_active(self) -> None:
         """
-        Raise if no more work may begin, or be noted as done.
+        Raise if the worker may neither begin more work on the lease nor count work as done.
 
         Cancelling the task is not enough: a handler, or a library that it calls, may swallow the cancellation. The
         task's `cancelling()` does not help either, because some libraries leave their own timeouts counted in it.
 
         Raises:
             asyncio.CancelledError: the work was ended.
-            LeaseLost: trust ran out.
+            LeaseLost: the lease was not renewed in time, so another worker may own it.
         """
         if self._ended:
             raise asyncio.CancelledError
@@ -155,13 +156,14 @@ class OwnedLease:
 
     def ensure_trusted(self) -> float:
         """
-        Raise if the lease may not be written any more. Return for how many seconds in all the machine has been asleep.
+        Raise if the lease was not renewed in time, so that its owner may not write it any more. Return for how many
+        seconds in all the machine has been asleep.
 
         Call this right before each write: the process may have been frozen, or its machine asleep, while the event
         loop's clock stood still.
 
         Raises:
-            LeaseLost: trust ran out.
+            LeaseLost: the lease was not renewed in time.
         """
         suspended = self.worker.suspended()
         asleep = max(0.0, suspended - self._suspended_before)
@@ -179,7 +181,7 @@ class OwnedLease:
         handled: bool = False,
     ) -> None:
         """
-        Note that all changes up to a continuation were handled.
+        Move the position of the lease forward: all changes up to a continuation were handled.
 
         Args:
             lag, rest: see `Progress`.
@@ -193,7 +195,7 @@ class OwnedLease:
             self._advanced.set()
 
     def mark(self, properties: Mapping[str, str | None]) -> None:
-        """Set properties of the lease, and remove properties whose value is None. The next write saves this."""
+        """Set properties of the lease, and remove those whose value is None. The next write of the lease saves this."""
         self._marks |= properties
         self._advanced.set()
 
@@ -206,7 +208,8 @@ class OwnedLease:
         Renew the lease and write its checkpoints until this task is cancelled.
 
         Raises:
-            LeaseLost: another worker owns the lease, it was deleted, or trust ran out before a write succeeded.
+            LeaseLost: another worker owns the lease or may take it, because no write succeeded in time; or the lease
+                was deleted.
         """
         try:
             while True:
@@ -245,15 +248,15 @@ class OwnedLease:
 
     async def _write(self, **changes: Any) -> None:
         loop, worker = asyncio.get_running_loop(), self.worker
-        attempt, pages = 0, self.pages  # the pages that the continuation of this write covers
+        attempt, pages = 0, self.pages  # this write covers only these pages, while `self.pages` may grow
         throttled, at_least = False, None
         try:
             async with asyncio.timeout_at(self.trusted_until):
                 while True:
                     attempt += 1
                     sent_at, at_least, properties = loop.time(), None, self._properties()
-                    # The timeout above takes effect only when the event loop runs. After the process was
-                    # frozen, a request could be sent before that, so check the trust here too.
+                    # The timeout above takes effect only when the event loop runs. After a freeze, the process
+                    # could send the request before the timeout stops it, so check again that it may use the lease.
                     suspended = self.ensure_trusted()
                     changed = self.lease.with_changes(now=worker.utcnow(), properties=properties, **changes)
                     try:
@@ -267,7 +270,7 @@ class OwnedLease:
                     except errors.TooManyRequests as error:
                         throttled, at_least = True, error.retry_after
                     except (errors.ConfigurationError, errors.StoreError):
-                        pass  # the store may recover before the trust in the lease runs out
+                        pass  # try again: the store may recover before the lease expires
                     else:
                         if handover_requested_by(written):
                             self.hand_over()
@@ -278,11 +281,12 @@ class OwnedLease:
                         self._checkpoint_seconds = min(seconds, longest)
                         self._note_write(written, sent_at, pages)
                         return
-                    # Pause also after a 412 (precondition failed): the lease that was read afterwards may be
-                    # older than the write because of which this one was refused.
+                    # Pause after a 412 (precondition failed) too. A replica that lags may have returned a
+                    # lease that is older than the write which caused the 412, so the next write would fail as
+                    # well.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
         except TimeoutError:
-            raise errors.LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
+            raise errors.LeaseLost(f"Lease {self.lease.id} could not be renewed before it expired.") from None
 
     def _properties(self) -> Mapping[str, str]:
         standstill = self.progress.standstill(asyncio.get_running_loop().time())
@@ -310,7 +314,8 @@ class OwnedLease:
     def _note_write(self, lease: Lease, sent_at: float, pages: int) -> None:
         options = self.worker.options
         self.lease = replace(lease, range=lease.range or self.range)
-        self.trusted_until = sent_at + self._trust_seconds  # on the loop's clock
+        # Until this time, by the clock of the event loop, the worker may use the lease.
+        self.trusted_until = sent_at + self._trust_seconds
         self._renew_at = sent_at + options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._checkpoint_seconds
         if pages > self._pages_saved:

@@ -1,4 +1,7 @@
-"""Owned leases: the leases that a worker owns, each from its acquisition to its release, split or loss."""
+"""
+Owned leases: the leases that a worker owns, each from its acquisition to its release, split or loss. `balancing.py`
+decides which leases a worker acquires or releases.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,29 @@ from cosmos_outbox.records import LeaseMoved, LeasesBalanced
 
 
 class CloseReason(StrEnum):
-    """Why the work on a lease ended."""
+    """Why a worker's work on a lease ended. The outcome of the record `LeaseMoved` states it."""
 
     STOPPED = "stopped"  # the worker stops; the lease is released
-    # Another worker asked for the lease, or another program began to create its children. The lease is
-    # released.
+    # Another worker asked for the lease, or another program began to create the leases that replace it (its
+    # children). The lease is released.
     HANDED_OVER = "handed over"
-    LOST = "lost"  # another worker owns it, or trust ran out; nothing more was written
-    # The range was split or merged, and children replace the lease. If the work ended with an error, some of
-    # them are still missing, and the lease is released.
+    # Another worker owns the lease, or the lease was not renewed in time. This worker writes nothing more into the lease.
+    LOST = "lost"
+    # The range was split or merged, and new leases replace the lease. If the work ended with an error, some of
+    # the new leases are still missing, and the lease is released.
     RANGE_GONE = "range gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatus:
     """
-    A snapshot of the work on one lease, for health checks and status pages. The worker owns the lease, or cannot begin
-    to work on it.
+    A snapshot of the work on one lease, for health checks and status pages. The worker owns the lease, or has failed to
+    take it.
 
-    idle_seconds: how long ago the lease last made progress, without the pause before the next poll of a range where
-        nothing waits.
+    idle_seconds: how long ago the lease last made progress. The pause before the next poll of a range where nothing
+        waits does not count.
     stalled: the lease has made no progress for longer than the caller's limit, because the handler or the service fails
-        or hangs; or it will make none before an operator acts.
+        or hangs. It is also stalled if it can make no progress before an operator acts.
     """
 
     lease: str
@@ -62,19 +66,19 @@ class OwnedLeases:
     ended.
 
     Args:
-        split: called when one of these leases was split, and its children can be taken.
+        split: called when a lease was replaced by its children, so that the worker takes them without delay.
     """
 
     def __init__(self, worker: Worker, *, split: Callable[[], None]) -> None:
         self._worker = worker
         self._owned: dict[str, OwnedLease] = {}
         self._failing: dict[str, Progress] = {}
-        self.ids = self._owned.keys()  # a live view
+        self.ids = self._owned.keys()  # a view: it always has the ids of the leases that are owned now
         self._was_split = split
         self._draining = False
 
     def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
-        """Return the status of each owned lease, and of each lease on which no work could begin for `stalled_after`."""
+        """Return the status of each owned lease, and of each lease that could not be taken for `stalled_after`."""
         now = asyncio.get_running_loop().time()
         found = {name: one for name, one in self._failing.items() if one.stalled(now, stalled_after)}
         found |= {name: owned.progress for name, owned in self._owned.items()}
@@ -94,7 +98,9 @@ class OwnedLeases:
         )
 
     def report_failure(self, lease_id: str, error: BaseException) -> None:
-        """Report that a lease could not be read, taken or split. Remember since when the worker has tried."""
+        """
+        Report that a lease could not be read, taken or split. Remember since when, because `status` reports it later.
+        """
         progress = Progress(moved_at=asyncio.get_running_loop().time())
         self._failing.setdefault(lease_id, progress).note_failure(error)
         self._worker.notify(
@@ -102,11 +108,13 @@ class OwnedLeases:
         )
 
     def forget_failing_except(self, lease_ids: Collection[str]) -> None:
-        """Forget the failures of all leases except these. The other leases are gone, or other workers own them."""
+        """
+        Forget the failures of all leases except those given. The other leases are gone, or other workers own them.
+        """
         self._failing = {name: progress for name, progress in self._failing.items() if name in lease_ids}
 
     def drain(self) -> None:
-        """Have all owned leases released, and acquire no more leases."""
+        """Ask the work on all owned leases to end, after which they are released. Acquire no more leases."""
         self._draining = True
         for owned in self._owned.values():
             owned.drain.set()
@@ -116,7 +124,7 @@ class OwnedLeases:
 
     def release_half_split(self, leases: ByRange) -> None:
         """
-        Have each owned lease released of which another program created children. The next owner finishes the split.
+        Release each owned lease that another program began to replace by its children. The next owner finishes the split.
         """
         for lease in leases.leases:
             owned = self._owned.get(lease.id)
@@ -147,8 +155,8 @@ class OwnedLeases:
             work = self._work(owned)
             try:
                 group.create_task(work)
-            # The task group is ending, so it refuses the coroutine. Before Python 3.13 it does not close the
-            # coroutine then.
+            # The task group is ending and refuses the coroutine. Close the coroutine here: a group before
+            # Python 3.13 does not, and Python would warn that it was never awaited.
             except RuntimeError:
                 work.close()
                 raise
@@ -171,11 +179,11 @@ class OwnedLeases:
 
     async def _work(self, owned: OwnedLease) -> None:
         lease_id = owned.lease.id
-        # A lease that failed before stays "stalled" until a page is handled. A new attempt alone does not
-        # reset that.
+        # Keep the progress of the failed attempts to take this lease: the lease stays "stalled" until a page
+        # is handled, and not only until the next attempt.
         owned.progress = self._failing.pop(lease_id, owned.progress)
-        # Register the lease here and not in `take`: if the task is cancelled before its first step, no entry
-        # stays behind.
+        # Register the lease here and not in `take`: a task that is cancelled before its first step does not
+        # run its `finally`, and would leave the entry behind.
         self._owned[lease_id] = owned
         if self._draining:
             owned.drain.set()
@@ -224,12 +232,12 @@ async def acquire(
 
 async def serve(owned: OwnedLease) -> LeaseMoved:
     """
-    Work on a lease until it is drained or lost. Then release it or create its children, and return a record that says
-    how the work ended.
+    Work on a lease until it is drained or lost. Then release it, or create the leases that replace it after a split,
+    and return a record that says how the work ended.
 
-    When the lease is drained, the handler has `grace_period` to finish its page, and is cancelled after that. If the
-    handler goes on all the same, this task waits for it, and does nothing else on the lease before the handler ends. If
-    this task itself is cancelled, it does not release the lease, which then expires.
+    When `drain` is set, the handler has `grace_period` to finish its page, and is cancelled after that. If the handler
+    ignores the cancellation, this task waits until it ends, and does nothing else on the lease before. If this task
+    itself is cancelled, it does not release the lease, which then expires.
     """
     error: BaseException | None = None
     try:
@@ -249,10 +257,10 @@ async def serve(owned: OwnedLease) -> LeaseMoved:
 
 
 async def _keep_and_pump(owned: OwnedLease) -> None:
-    """Renew the lease and work on it at the same time. When one of the two ends, end the other."""
+    """Renew the lease and work on it, in two tasks at the same time. When one task ends, end the other task."""
     async with asyncio.TaskGroup() as group:
         keeping = group.create_task(owned.keep())
-        # The watchdog of the event loop shows this name in its reports.
+        # Name the task after the lease: the report of a blocked event loop shows the task's name.
         pumping = group.create_task(Pump(owned).run(), name=f"lease {owned.lease.id}")
         draining = group.create_task(owned.drain.wait())
         try:
@@ -266,7 +274,8 @@ async def _keep_and_pump(owned: OwnedLease) -> None:
 
 async def _release(owned: OwnedLease) -> Exception | None:
     """
-    Save the position and give the lease up. If that fails, return the error. The lease then expires after a while.
+    Save the position and give the lease up. If that fails, return the error: other workers can take the lease only when
+    it expires.
     """
     seconds = max(1.0, owned.worker.options.grace_period.total_seconds() / 2)
     try:

@@ -1,6 +1,6 @@
 """
 Polling: a Pump reads a page of one range, calls the handler with it, notes the new position, and repeats. The position
-is saved only after the page was handled.
+is saved only after the page was handled. `owned_lease.py` decides when, and `read_ahead.py` how long a page is.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cosmos_outbox.errors import ContainerRecreated, RangeGone
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 
-# Pause once after so many pages in a row from which all changes were filtered out, so that a long stretch
-# without changes is not read in a tight loop.
+# A page without changes may not be the end of the feed. Pause once after this many of them, so that a long stretch without changes is not
+# read in a tight loop.
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
-_MOST_POLLS_PER_SECOND = 250  # for all idle leases of a worker together: about a tenth of a core
+_MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker together, which takes a tenth of a core
 _PAUSE_PER_SILENCE = 0.01  # a range without changes for ten seconds is polled ten times a second
 _TOGETHER_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class _From:
-    """The position from which the next page is read."""
+    """The position from which the next page has to be read, because it was not read ahead."""
 
     continuation: str | None
 
@@ -41,8 +41,8 @@ _Following = ChangePage | _From | None
 
 def together(seconds: float, *, now: float) -> float:
     """
-    Shorten a pause so that it ends at the same moment as the pauses of other leases. Each wake-up of the process costs
-    a fifth of a poll, so several polls in one wake-up are cheaper.
+    Shorten a pause so that it ends at the same moment as the pauses of other leases. Waking the process costs a fifth
+    as much CPU as a poll, so several polls in one wake-up are cheaper.
     """
     return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
 
@@ -93,7 +93,7 @@ class Pump:
         """
         owned, properties = self._owned, self._owned.lease.properties
         # The previous owner saw that the range's newest LSN was below the lease's position, and could not
-        # tell whether only a replica lagged. So this owner goes on observing it.
+        # tell whether it had only read from a replica that lagged. So this owner goes on observing the range.
         if BEHIND in properties:
             if (lowest := behind_in(properties, owned.continuation)) is not None:
                 self._regression = Regression(lowest, asyncio.get_running_loop().time())
@@ -109,24 +109,24 @@ class Pump:
                 if page is None or owned.drain.is_set():
                     return
                 following = await self._next(page)
-                del page  # frees the page's memory before the next read
+                del page  # free the page's memory before the next page is read
         finally:
-            # Tell the next owner that the range's newest change was below the position. By then the range may have
-            # grown beyond the position, and nothing else would show it.
+            # Tell the next owner that the range's newest change was below the lease's position. Without this,
+            # the next owner cannot find out once the range has grown beyond the position, and skips changes.
             if self._regression is not None:
                 owned.mark({BEHIND: str(self._regression.lowest)})
 
     async def _next(self, page: ChangePage) -> _Following:
         """
-        Process the page that was read from the lease's continuation. Return where to continue, or None if the work is
-        to end.
+        Process the page that was read from the lease's continuation. Return the next page, or the position from which
+        to read it. Return None if the work on the lease is to end.
         """
         owned, now = self._owned, asyncio.get_running_loop().time()
         before = self._regression
         if not page.documents and (newest := newest_below(owned.continuation, page)) is not None:
             lowest, since = (newest, now) if before is None else (min(before.lowest, newest), before.since)
             return await self._wait_for(Regression(lowest, since), now)
-        if before is not None:  # changes between the lowest LSN and the position were not read: go back
+        if before is not None:  # the position was beyond the newest LSN: go back, to skip no change
             self._regression = None
             self._notify(self._tell_ahead("rewound", before.lowest))
             owned.advance(position_at(before.lowest))
@@ -156,8 +156,8 @@ class Pump:
             if handled is None or not handled.documents:
                 return handled
             now = asyncio.get_running_loop().time()
-            # Until the next poll, wait a quarter of the time between the last two changes. In a burst of
-            # changes, poll at once.
+            # Wait before the next poll for a quarter of the time between the last two changes: a range with
+            # frequent changes is polled often.
             self._poll = max(self._shortest, min(self._longest(0), (now - self._changed_at) / 4))
             self._changed_at = now
             if handled is page and ahead is not None:
@@ -168,8 +168,8 @@ class Pump:
         """
         Have the handler process a page, and repeat until it succeeds.
 
-        After each failure the page is read again. Events that were deleted in the meantime then block the page no
-        longer, and new events may show the relay that the refused messages are at fault, and not the topic.
+        After each failure the page is read again. Events that were deleted in the meantime are then no longer in it. It
+        may have new events, whose success shows the relay that the refused messages are at fault, and not the topic.
 
         Returns:
             The page that was handled, as it was last read. If nothing was left to handle, it has no documents. None if
@@ -216,7 +216,8 @@ class Pump:
 
     def _finish_page(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
         """
-        Note that all changes of a page were handled. Changes that `ProcessorOptions.wanted` dropped count as handled.
+        Move the lease's position behind a page whose changes were all handled. Changes that `ProcessorOptions.wanted`
+        dropped count as handled.
         """
         last = page.last_lsn
         lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
@@ -239,7 +240,9 @@ class Pump:
     async def _wait_for(self, regression: Regression, now: float) -> _Following:
         if regression.may_be_a_lagging_replica(now):
             self._regression = regression
-            if now > regression.since:  # seen a second time: save the mark, as this worker may be killed
+            # A second read also found the range behind the lease's position. Write that into the lease, so that the next owner knows it
+            # if this worker is killed.
+            if now > regression.since:
                 self._owned.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest())
             return _From(self._owned.continuation)
@@ -250,8 +253,8 @@ class Pump:
     async def _ahead(self, lowest: int | None) -> None:
         position = self._owned.continuation
         alarm = self._tell_ahead("halted", lowest)
-        # Without this mark a later owner would skip changes unnoticed, once the range has grown beyond the
-        # position.
+        # Write into the lease that its position is ahead of its range. Otherwise a later owner would skip changes
+        # unnoticed once the newest LSN of the range has grown beyond the position.
         self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(self._id, position, lowest))
         self._notify(alarm)
@@ -274,11 +277,14 @@ class Pump:
         try:
             yield ahead
         finally:
-            ahead.cancel()  # this also fetches its error, if the handler failed before the page was awaited
+            ahead.cancel()
+            # If the handler failed first, no code has awaited the page: fetch its error, or asyncio logs it.
             await asyncio.gather(ahead, return_exceptions=True)
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
-        """Return the next page. A read that fails is repeated; if it fails when the work is to end, return None."""
+        """
+        Return the next page. If a read fails, repeat it after a pause. If the work on the lease has to end during the pause, return None.
+        """
         attempt = 0
         while True:
             try:
@@ -295,13 +301,13 @@ class Pump:
                 continue
             lease_names_partition = self._owned.lease.version == 0 and page.range_id is not None
             if lease_names_partition and page.range_id != self._owned.lease.token:
-                # After a merge, the range of this lease can still be read. End the work all the same, because
-                # .NET and KEDA look for the partition by its id, which is gone.
+                # After a merge, the range of this lease can still be read. But .NET and KEDA look for the
+                # partition whose id is in the lease, and this partition is gone. So have the lease replaced.
                 raise RangeGone
             return page
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait so many seconds, and return True. If the work is to end, return False at once."""
+        """Wait for `seconds`, and return True. If the work on the lease is to end, return False at once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return not await self._owned.drain.wait()

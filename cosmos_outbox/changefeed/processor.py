@@ -1,4 +1,7 @@
-"""ChangeFeedProcessor: one of the workers that share the ranges of a container and hand its changes to a handler."""
+"""
+ChangeFeedProcessor: one of the workers that share the ranges of a container and hand its changes to a handler. The docstring of the package
+says which module decides what.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 from cosmos_outbox.records import Hook, LeasesBalanced, guard, log_hook
 
-# How many leases are taken at the same time: a worker that starts with a thousand leases must not throttle
-# the lease container for the other workers.
+# How many leases a worker takes at the same time. If it took a thousand leases at once, Cosmos DB would
+# throttle the lease container, and other workers could not renew theirs.
 _TAKES_AT_ONCE = 8
-# After these errors `run` waits and tries again, because they pass or an operator removes their cause. Before
-# the first leases are taken, `run` raises those that will not pass.
+# After these errors `run` waits and tries again, because they pass or an operator removes their cause. At
+# its start, before it takes the first leases, `run` raises the errors that will not pass by themselves.
 _FAILURES = (ConfigurationError, RangeGone, StoreError)
 
 
@@ -81,7 +84,7 @@ class ChangeFeedProcessor:
     ) -> None:
         self._store, self._options = leases, options
         self._notify = guard(*hooks)
-        self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
+        self._seen_at: datetime | None = None  # when this worker first listed the leases
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         worker = Worker(
@@ -95,7 +98,7 @@ class ChangeFeedProcessor:
         )
         self._owned = OwnedLeases(worker, split=self._wake.set)
         self._bootstrap = Bootstrap(worker, failed=self._owned.report_failure)
-        self._gaps: tuple[FeedRange, ...] = ()  # the ranges whose leases were deleted
+        self._gaps: tuple[FeedRange, ...] = ()  # ranges without a lease, because their leases were deleted
         self._gaps_since = 0.0
         self._filling: asyncio.Task[None] | None = None
 
@@ -103,7 +106,7 @@ class ChangeFeedProcessor:
         """
         Return the status of each lease of this worker. A lease that made no progress for `stalled_after` is stalled.
 
-        Leases that this worker has failed to read, take or split for so long are included.
+        Leases that this worker has failed to read, take or split for that long are included.
         """
         return self._owned.status(stalled_after=stalled_after)
 
@@ -138,8 +141,8 @@ class ChangeFeedProcessor:
                     recreations += 1
                 raise_if_cancelled()
                 if recreations > 1 and not self._stopping.is_set():
-                    # The container counts as recreated for at least the second time, so the service's answers
-                    # may contradict each other. Wait before the next requests.
+                    # The service said at least twice that the container was recreated, so its answers may
+                    # contradict each other. Wait, so that this loop does not send requests without a pause.
                     self._wake.clear()
                     await self._pause(self._options.backoff.delay(recreations))
 
@@ -173,11 +176,11 @@ class ChangeFeedProcessor:
             leases, damaged = readable(listing.documents)
             by_range = ByRange(leases)
             decided = plan(leases, options, running=self._owned.ids, now=listing.read_at)
-            # Forget the ranges in `left` that have a lease now. If such a lease is deleted later, it may have
-            # had an owner, and `_fill_gaps` has to wait before it creates the lease again.
+            # Remove the ranges that have a lease by now from `left`. If such a lease is deleted later, it may
+            # have had an owner, and `_fill_gaps` has to wait before it creates the lease again.
             gaps = find_gaps([EVERY_KEY], leases)
             bootstrap.left = tuple(left for left in bootstrap.left if any(gap.contains(left) for gap in gaps))
-            for lease_id, error in damaged.items():  # one damaged lease must not end the work on the others
+            for lease_id, error in damaged.items():  # report damaged leases, and go on with all other leases
                 self._owned.report_failure(lease_id, error)
             self._owned.forget_failing_except(
                 {*decided.within_reach, *damaged, *map(bootstrap.id_for, bootstrap.left)}
@@ -190,16 +193,18 @@ class ChangeFeedProcessor:
                 again |= await self._attempt_step(lease, self._ask(lease))
             begun = [with_start(lease, bootstrap.start, since=since) for lease in decided.take]
             again |= await self._take(begun, others=by_range, group=group)
-            if not damaged:  # a damaged lease may cover any range, so gaps cannot be known
+            if not damaged:  # a damaged lease may cover any range, so ranges without a lease are unknown
                 self._fill_gaps(gaps, group)
                 again |= bool(bootstrap.left)
-        except _FAILURES as error:  # the store may be back at the next pass
+        except _FAILURES as error:  # the lease container may be reachable at the next pass
             self._report_failure(error)
             return options.acquire_interval
         return soon(options) if again else decided.pause
 
     async def _take(self, leases: Sequence[Lease], *, others: ByRange, group: asyncio.TaskGroup) -> bool:
-        """Take leases, a few at the same time. Return whether one of them should be tried again soon."""
+        """
+        Take leases, a few at the same time. Return whether a lease could not be taken and should be tried again soon.
+        """
         room = asyncio.Semaphore(_TAKES_AT_ONCE)
 
         async def take(lease: Lease) -> bool:
@@ -217,7 +222,7 @@ class ChangeFeedProcessor:
         """
         Await one step for a lease, such as taking it. Return whether the step failed and should be tried again soon.
 
-        A failure is reported and not raised, so that the next leases get their turn.
+        A failure is reported and not raised, so that the worker goes on with its other leases.
         """
         try:
             await step
@@ -236,8 +241,8 @@ class ChangeFeedProcessor:
         Start a task that creates leases for ranges that have none. The task runs beside the balancing, so that
         partitions that do not answer do not delay the balancing.
 
-        A deleted lease is created again only after its last owner's trust in it has ended. Ranges that never had an
-        owner need not wait.
+        If a lease was deleted, it is created again only when its last owner has surely stopped its work on it. Ranges that
+        never had a lease get one at once.
         """
         now, left = asyncio.get_running_loop().time(), self._bootstrap.left
         deleted = tuple(rest for gap in gaps for rest in gap.without(left))
@@ -245,7 +250,7 @@ class ChangeFeedProcessor:
             self._gaps, self._gaps_since = deleted, now
         repair = bool(deleted) and now - self._gaps_since > self._options.expiration.total_seconds()
         if (repair or left) and (self._filling is None or self._filling.done()):
-            if repair:  # a repair that does not help is not repeated at every pass
+            if repair:  # create deleted leases again only after another `expiration`, not in each pass
                 self._gaps_since = now
             self._filling = group.create_task(self._fill(None if repair else left))
 
@@ -257,7 +262,7 @@ class ChangeFeedProcessor:
         except _FAILURES as error:
             self._report_failure(error)
         else:
-            if only is None or len(self._bootstrap.left) < len(only):  # there are leases to take
+            if only is None or len(self._bootstrap.left) < len(only):  # new leases exist: take them at once
                 self._wake.set()
 
     def _report_failure(self, error: BaseException) -> None:

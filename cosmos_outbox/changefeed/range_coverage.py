@@ -1,7 +1,8 @@
 """
-Range coverage: find the ranges that no lease covers, and the physical partition that serves a range.
+Range coverage: find the ranges that no lease covers, and the physical partition that serves a range. `bootstrap.py` creates the missing
+leases.
 
-Many partitions are asked at the same time, so that one that is throttled or silent does not delay the others.
+Many partitions are asked at the same time, so that a partition that is throttled or does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from cosmos_outbox.retries import Backoff
 EVERY_KEY = FeedRange(min="", max="FF")
 ASK_AGAIN = Backoff(maximum_seconds=1.0)
 ANSWER_SECONDS = 5.0
-_AT_ONCE = 32  # how many partitions are asked at the same time: a container may have hundreds
+# The most partitions that are asked for their ids at the same time, because a container may have hundreds of partitions
+_AT_ONCE = 32
 
 
 def find_gaps(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
@@ -44,8 +46,8 @@ async def identify(
     Ask Cosmos DB once for the id of the partition of each range. Wait at most `ANSWER_SECONDS` for each answer.
 
     Returns:
-        The ids of the partitions by their ranges, and, also by range, the errors of partitions that did not answer or
-            changed in the meantime.
+        Two mappings by range: the ids of the partitions, and the errors of the partitions that did not answer, or that were
+            split or merged in the meantime.
 
     Raises:
         OutboxError: a request was refused for good.
@@ -59,8 +61,8 @@ async def identify(
         if not (error.retriable or isinstance(error, RangeGone)):
             raise error
     ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
-    # The leases of two ranges with one partition id would be one document, so the second range would have no
-    # lease. Neither id is used then.
+    # A split or merge between two answers can give two ranges the same partition id. Their leases would be
+    # one document, and one range would have no lease. So use the id for neither range.
     named = Counter(ids.values())
     for one in [one for one, partition in ids.items() if named[partition] > 1]:
         silent[one] = RangeGone(
@@ -84,7 +86,8 @@ async def locate(
     leases: Sequence[Lease], physical: Sequence[FeedRange], feed: ChangeFeed
 ) -> tuple[tuple[Lease, ...], Mapping[FeedRange, OutboxError]]:
     """
-    Give each lease without a range (as an old .NET SDK wrote it) the range of the partition that its token names.
+    Find the range of each lease that names none, as old .NET SDKs write leases: it is the range of the partition that
+    the lease's token names.
 
     Returns:
         All leases, and the errors of the partitions that did not answer. A lease stays without a range if its partition
@@ -101,6 +104,6 @@ async def locate(
 
 def retry_seconds(errors: Iterable[BaseException]) -> float | None:
     """
-    Return the longest wait, in seconds, that the service asked for in one of these errors; None if it asked for none.
+    Return the longest time, in seconds, that the service asked to wait in one of these errors; None if it named none.
     """
     return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

@@ -34,11 +34,11 @@ from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom
 from cosmos_outbox.stored_documents import Document
 
 # How many bytes of memory to reserve for a byte of JSON. Once parsed, a byte of JSON takes 1 to 5 bytes (text
-# takes least, small numbers take most). While it is parsed, the raw bytes and their text are in memory too,
-# and later the messages that are made of it.
+# takes least, small numbers take most). During parsing the raw bytes and their text are in memory too, and
+# later the messages that the relay makes of the changes.
 MEMORY_OF_A_BYTE = 7
 _LARGEST_PART = 4  # one lease may take a quarter of the memory that is free
-_KEEPING_UP = 100  # changes asked for at once; a page with as many shows that more may wait
+_KEEPING_UP = 100  # how many changes a read asks for; if a page has as many, the next read asks for more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class Sizes:
     """
     The expected size of one document of a lease, in bytes of JSON.
 
-    read: over all changes that are read.
-    kept: over the changes that are left after unwanted ones were dropped.
+    read: the average over all changes that are read.
+    kept: the same average, but changes that `ProcessorOptions.wanted` drops count as zero bytes.
     """
 
     read: float
@@ -55,13 +55,14 @@ class Sizes:
 
     def after(self, *, documents: int, read: int, kept: int) -> Sizes:
         """
-        Return the expected sizes after one more page. A larger size counts at once, a smaller size only gradually.
+        Return the expected sizes after one more page. If its documents were larger than expected, the expected
+        sizes grow at once. If they were smaller, the sizes shrink gradually, so that the memory is seldom underestimated.
         """
         return Sizes(read=_after(self.read, read / documents), kept=_after(self.kept, kept / documents))
 
 
-# This estimate is too large rather than too small: when a page turns out larger than expected, it is in
-# memory already.
+# Before its first page, a lease expects large documents: a page that is larger than expected takes more memory
+# than was reserved for it.
 _BEFORE_THE_FIRST = Sizes(read=40_000, kept=40_000)
 
 
@@ -75,18 +76,18 @@ def share_of(limit: float, *, free: float, leases: int) -> float:
 
 def longest_page(sizes: Sizes, *, most: int, share: float) -> int:
     """
-    Return how many documents to ask for if enough memory is free. A lease's share has to hold one page as it is read,
-    and two pages without their unwanted changes.
+    Return how many documents to ask for if enough memory is free. A lease's share of the memory has to be enough for
+    one page as it is read, and for two pages without their unwanted changes.
 
-    A number below `most` is rounded down to a power of two: while the number stays the same, an adapter can read the
-    next page at less cost.
+    A number below `most` is rounded down to a power of two, so that it seldom changes: an adapter reads the next page
+    at less cost while the number stays the same.
     """
     items = int(max(share, 0) // max(sizes.read, 2 * sizes.kept, 1))
     return most if items >= most else 1 << max(items.bit_length() - 1, 0)
 
 
 def page_within(sizes: Sizes, *, most: int, share: float, room: float) -> int:
-    """Return how many documents to ask for with the memory that is free now; 1 if none is free."""
+    """Return how many documents to ask for with the memory that is free now; 1 if no memory is free."""
     return longest_page(sizes, most=longest_page(sizes, most=most, share=share), share=room)
 
 
@@ -106,7 +107,8 @@ def lsn_of(continuation: str | None) -> int | None:
 
 def newest_below(position: str | None, page: ChangePage) -> int | None:
     """
-    Return the newest LSN of a range if it is below the position from which an empty page was read; otherwise None.
+    Return the newest LSN of a range if it is below the position from which an empty page was read; otherwise None. An
+    LSN below the position means that the position is wrong, as after a restore.
     """
     reached, newest = lsn_of(position), page.latest_lsn
     if page.documents or page.dropped or reached is None or newest is None:
@@ -132,13 +134,14 @@ class Budget:
     @property
     def free(self) -> int:
         """
-        Return for how many bytes of JSON there is room. The number is negative if leases without room have read pages.
+        Return for how many bytes of JSON the memory budget has room. The number can be negative, because a lease
+        without room still reads one change at a time.
         """
         return self._limit - self._taken
 
     @property
     def share(self) -> float:
-        """Return how many bytes of JSON the pages of one lease may take."""
+        """Return how many bytes of JSON the pages of one lease may take together."""
         return share_of(self._limit, free=self.free, leases=self.leases())
 
     @contextmanager
@@ -185,7 +188,7 @@ class Reader:
 
     def has_room_ahead(self) -> bool:
         """
-        Return whether the budget has room for one more whole page while the handler still works on the current page.
+        Return whether the memory budget has room for one more page while the handler still works on the current page.
         """
         sizes, budget = self._sizes, self._budget
         return longest_page(sizes, most=self._most, share=budget.share) * sizes.read <= budget.free

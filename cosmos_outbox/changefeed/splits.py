@@ -1,6 +1,6 @@
 """
 Splits and merges: when the range of a lease is gone, create leases for the ranges that replace it, and then delete the
-old lease.
+old lease. `bootstrap.py` creates the leases of ranges that have none.
 
 The rules are those of .NET's PartitionSynchronizerCore. All children exist before the parent is deleted, and each child
 starts at the position of the parent. So a crash between the steps repeats work, and skips none.
@@ -19,7 +19,9 @@ from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, Sto
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import LeaseStore
 
-_TO_RELEASE_SECONDS = 5  # how much trust has to be left, to release a lease that cannot be split now
+# A split gives up this many seconds before the owner may no longer use its lease, so that the owner can still
+# release the lease.
+_TO_RELEASE_SECONDS = 5
 
 
 def children_of(
@@ -46,7 +48,7 @@ def children_of(
     No child is wider than its parent. If a merge was followed by a split at another key, a physical range reaches into
     the range of the neighbouring lease. Then only its part inside the parent's range gets a lease, of version 1. Parts
     of the parent's range that the leases in `others` cover already get no second lease. There are such leases if a
-    worker crashed between the steps and the ranges changed again.
+    worker crashed before it deleted the parent, and the ranges changed again.
     """
     overlapping, missing = cut(lease, feed_range, physical, others)
     fits = len(overlapping) == 1 and (lease.version == 1 or ids.get(overlapping[0]) == lease.token)
@@ -75,8 +77,8 @@ def to_identify(
     lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Sequence[Lease]
 ) -> tuple[FeedRange, ...]:
     """
-    Return the ranges whose partition ids `children_of` needs: the ranges of children of version 0, and a range for
-    which only the id shows that there was a merge.
+    Return the ranges for which `children_of` needs the ids of the physical partitions. A child lease of version 0 has the
+    partition id as its token. If the range of a lease did not change, only its new partition id shows that there was a merge.
     """
     overlapping, missing = cut(lease, feed_range, physical, others)
     if lease.version == 0 and overlapping == [feed_range]:
@@ -101,10 +103,9 @@ async def write_children(
     deleted already is left as it is.
 
     Args:
-        complete: whether these are all children; otherwise the parent stays.
-        ensure_trusted: called before each write; raises if the parent's owner may not write any more. If it created a
-            child late, after other workers had split that child already, the changes of the child would be processed a
-            second time.
+        complete: whether these are all children. If not, the parent is not deleted.
+        ensure_trusted: called before each write. It raises an error if the parent's owner may not write any more: an
+            owner that created a child after other workers had split that child would have its changes processed again.
     """
     for child in children:
         ensure_trusted()
@@ -120,12 +121,12 @@ async def write_children(
 async def split(owned: OwnedLease) -> None:
     """
     Create all children of a lease and delete the lease. After a failure, try again as soon as the service allows it,
-    until the owner's trust in the lease has nearly run out.
+    until shortly before the owner has to stop work on the lease, because other workers may take it.
 
     Raises:
         LeaseLost: see `OwnedLease.keep`.
         ConfigurationError: another lease of this range cannot be read.
-        OutboxError: partitions did not return their ids, or the store failed, until trust had nearly run out.
+        OutboxError: in all this time, some partitions did not return their ids, or the store failed.
     """
     loop, attempt = asyncio.get_running_loop(), 0
     await owned.save()
@@ -147,8 +148,8 @@ async def split(owned: OwnedLease) -> None:
 
 async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     """
-    Create children for the partitions that answer. If all of them answer, delete the parent. Return the errors of the
-    partitions that did not answer.
+    Create a new lease (a child) for each partition that answers. If all partitions answer, delete the old lease. Return
+    the errors of the partitions that did not answer.
     """
     lease, store, feed = owned.lease, owned.worker.store, owned.worker.feed
     physical = await feed.physical_ranges()
@@ -162,8 +163,8 @@ async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     ids, silent = await identify(to_identify(lease, owned.range, physical, others), feed)
     children = children_of(lease, owned.range, physical, ids=ids, others=others)
     if children is None:
-        raise RangeGone(f"The range of lease {lease.id} cannot be read, although one partition serves it.")
+        raise RangeGone(f"The range of lease {lease.id} cannot be read, but was neither split nor merged.")
     if [owned.range] == list(silent):
-        return list(silent.values())  # it is not known yet whether the lease has to be split at all
+        return list(silent.values())  # without an answer, the worker cannot know whether a split is needed
     await write_children(lease, children, store, ensure_trusted=owned.ensure_trusted, complete=not silent)
     return list(silent.values())
