@@ -12,7 +12,7 @@ written in one transactional batch. Only then does the consumer complete the mes
     handling             one message from delivery to settlement: held behind a parked key, handled, tried later or given up
       attempts           whether and when a message that failed is tried again
       waiting_messages   which messages wait, since when, and for how long
-        circuit          whether the handler of a subject is called while it asks for a later time for messages of all keys
+        circuit          if a handler asks to get the messages of all keys later: try one message of its subject at a time
       inbox              whether a message took effect before; calls the handler for a limited time; commits the effect and the record
       handler_threads    the threads in which blocking calls of handlers run
       parked_messages    a message as a document of the parked store

@@ -1,4 +1,7 @@
-"""Consumer: the handlers of a service for messages of other services, and the rules for messages that fail."""
+"""
+Consumer: the handlers of a service for messages of other services, and the rules for messages that fail. `handling.py` applies the
+rules to each message.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 Handler = Callable[[EventT, Message, UnitT], Awaitable[None]]
 _LONGEST_NAME = 100
 _GIVEN = BaseModel, Message, UnitOfWork  # the types that an annotation of a handler may ask for
-# The shortest `record_ttl` that is accepted: the broker's default window of duplicate detection (10 min) and its longest lock (5 min).
-# The command `doctor` compares it with what is really configured.
+# The shortest `record_ttl` that is accepted: the broker's default window of duplicate detection (10 min) plus its longest lock (5 min).
+# The command `doctor` compares `record_ttl` with what is really configured in Service Bus.
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
 
 
@@ -55,7 +58,7 @@ class Consumer:
         outbox: writes the effects of messages. Defaults to the outbox that `bind` gives, as the worker's command does.
         partition_key: a function that returns the partition key of a message's effect. Defaults to the message's session id; in a container
             of hierarchical keys, to the key that the session id names (see `key_of_text`).
-        outbox_of: a function that returns the outbox for a message's effect, if that is not always `outbox`.
+        outbox_of: a function that returns the outbox for a message's effect, if not all messages use `outbox`.
         record_ttl: how long the inbox remembers that a message took effect: at least as long as a message can live, in the subscription and
             then behind a parked key. Defaults to 30 days.
         on_failure: what becomes of a message that failed: `park` holds it and the later messages of its key until an operator decides;
@@ -133,12 +136,14 @@ class Consumer:
 
     @property
     def subjects(self) -> frozenset[str]:
-        """Return the subjects for which there is a handler."""
+        """Return the subjects of messages for which the consumer has a handler."""
         return self._routes.subjects
 
     @property
     def routes(self) -> tuple[tuple[str, Route], ...]:
-        """Return each subject for which there is a handler, with the handler's route. A subject has one entry for each version."""
+        """
+        Return each subject for which there is a handler, with the handler's `Route`. A subject has one entry for each schema version.
+        """
         return tuple(self._routes)
 
     @overload
@@ -221,7 +226,8 @@ class Consumer:
         """
         Give the consumer its outbox, unless it was made with one.
 
-        A later call replaces the outbox, because a program that is started again in the same process opens another one.
+        A later call replaces the outbox, because a program that is started again in the same process opens another
+        outbox.
         """
         self._bound = outbox
 
@@ -246,7 +252,7 @@ class Consumer:
             server_address: the host of the Service Bus namespace, for spans and metrics. Defaults to none.
             tracer_provider, meter_provider: receive a span of each attempt, and how long it took. Default to OpenTelemetry's global
                 ones.
-            through: a function that replaces the outbox for an effect, as a test does. Defaults to the same outbox.
+            through: a function that returns the outbox to use in place of the given outbox. Tests use it. Defaults to the same outbox.
 
         Raises:
             ConfigurationError: the consumer has no handler, or it parks messages and there is no parked store.
@@ -302,7 +308,8 @@ def _check_handler(handler: Callable[..., object], event: type, kind: type) -> N
     parameters = inspect.signature(handler).parameters.values()
     for one, given in zip(parameters, (event, Message, kind), strict=False):
         said = one.annotation
-        # An annotation is not checked if the handler's module has no class of that name, because the class may be inside a function.
+        # An annotation that is a text is checked only if the handler's module has a class of this name. A class that is defined inside a
+        # function cannot be looked up.
         said = known.get(said) if isinstance(said, str) and said != given.__name__ else said
         if isinstance(said, type) and issubclass(said, _GIVEN) and not issubclass(given, said):
             raise TypeError(

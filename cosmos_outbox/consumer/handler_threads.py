@@ -20,9 +20,9 @@ ArgumentsT = ParamSpec("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
 _IDLE_SECONDS = 60.0  # how long an idle thread waits for the next call
-_END_SECONDS = 1.0  # seconds that calls under way may take when the program ends
+_END_SECONDS = 1.0  # how long the program waits at its end for calls that still run
 
-# Calls that do not count as calls of a handler: asyncio submits these name lookups, and they end by themselves.
+# Calls that are not counted as blocking calls of a handler: asyncio itself submits these name lookups, and they always end.
 _LOOKUPS = (getaddrinfo, getnameinfo)
 # The blocking calls that the handler in this context has started and that have not ended; `submit` adds to them.
 calls_of_handler: ContextVar[set[Future[Any]] | None] = ContextVar(
@@ -32,17 +32,17 @@ calls_of_handler: ContextVar[set[Future[Any]] | None] = ContextVar(
 
 class DaemonThreads(futures.ThreadPoolExecutor):
     """
-    An executor for the event loop that runs each call in an idle thread, or in a new one if no thread is idle.
+    An executor for the event loop that runs each call in an idle thread, or in a new thread if none is idle.
 
     A call that hangs does not keep the process from ending.
     """
 
-    # This replaces asyncio's own executor, for two reasons. That one has 32 threads at most, and a handler that hangs takes one with each
-    # attempt: once none is left, no host name can be resolved, so the messages of all keys stop. And Python waits for its threads when
-    # the program ends, so a process with a call that hangs would never end.
+    # This replaces asyncio's own executor, for two reasons. First, asyncio's executor has 32 threads at most. A handler that hangs takes one
+    # with each attempt, and once no thread is left, no host name can be resolved, so the messages of all keys stop. Second, Python waits for
+    # the threads of that executor when the program ends, so a process with a call that hangs would never end.
 
     def __init__(self) -> None:
-        # The event loop accepts only a ThreadPoolExecutor, so this is one. The threads of the base class are never started.
+        # The event loop accepts only a ThreadPoolExecutor, so this class inherits from it. The base class never starts a thread here.
         super().__init__(max_workers=1)
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
         self._calls: set[Future[Any]] = set()
@@ -74,7 +74,7 @@ class DaemonThreads(futures.ThreadPoolExecutor):
             except Empty:
                 try:
                     self._idle.remove(work)
-                except ValueError:  # the idle thread has just got a call
+                except ValueError:  # `submit` has just chosen this idle thread for a call, so go on
                     continue
                 return
             self._idle.append(work)

@@ -1,5 +1,6 @@
 """
 Handling: what a consumer does with one message, from delivery to settlement. It calls the handler, tries again, parks or dead-letters.
+`attempts.py` decides whether and when a message is tried again.
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff
 
-# How long a message waits while the consumer is halted: up to 4 s. The wait gives its slot to another key, because only an attempt at
-# a message shows whether the handlers work again.
+# While the consumer is halted, because its handlers fail on all messages, a failed message waits up to 4 s. Meanwhile messages of other keys
+# are tried, because only an attempt shows whether the handlers work again.
 _WHILE_HALTED = Backoff(initial_seconds=4.0, maximum_seconds=4.0)
 
 
 class Holding(Protocol):
-    """The part of a held session that Handling uses. It is the same object for as long as the process holds the session."""
+    """The part of a `HeldSession` that `Handling` uses. While a process holds a session, `Handling` gets the same object for it."""
 
     @property
     def id(self) -> str | None: ...
 
     async def pause(self, seconds: float, /) -> None:
-        """Wait before another attempt at a message."""
+        """Wait before another attempt at a message. Meanwhile the process may handle another session."""
         ...
 
 
 @dataclass(slots=True)
 class _SessionState:
-    """What Handling remembers of a session while this process holds it. No other process handles messages of the session meanwhile."""
+    """What a consumer remembers of a session while this process holds it. No other process handles messages of the session meanwhile."""
 
     parked: bool | None = None  # whether the key is parked; None until the parked store was asked
-    # Whether the broker's delivery count of the next message says how often a process was lost while it handled that message. Without a
-    # session it does not, because each message that is given back counts as delivered. In a session only the count of the first message
-    # of a hold does. The broker may have delivered the others ahead in earlier holds, which also counts.
+    # Whether the broker's delivery count of the next message counts only attempts in which a process died. This
+    # is True for the first message after this process got the session. Later messages may have been delivered
+    # ahead to other processes, and these deliveries count too. Without sessions this is always False, because
+    # each message that is given back counts as delivered.
     counts_losses: bool = True
 
 
@@ -75,25 +77,25 @@ class Handling:
         self.scope = Scope(processor=inbox.name, container=inbox.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self.waits = Waits(inbox)
-        # how many keys were parked, or messages dead-lettered, since a message took effect
+        # How many keys were parked, or messages dead-lettered, since a message last took effect.
         self._given_up = 0
-        # Keys that an operator may have parked while this process holds their session
+        # Keys that an operator may have parked while this process has their session: the parked store is asked again for these.
         self.seen_parked: Container[str] = ()
 
     @property
     def halted(self) -> bool:
-        """Say whether messages wait because the handlers fail on all of them."""
+        """Say whether the consumer is halted: its handlers fail on all messages, so it parks no more keys, and messages wait."""
         return self._given_up >= HALT_AFTER_KEYS
 
     @property
     def delayed(self) -> bool:
-        """Say whether the last message had to wait for a store that was away."""
+        """Say whether the last message had to wait because Cosmos DB was unavailable."""
         return self.waits.outages > 0
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
-        Handle a message and return how to settle it: as complete once it took effect or is held in the parked store, else as the
-        policy says.
+        Handle a message and return how to settle it. A message that took effect, or is in the parked store, is
+        completed. For any other message, the consumer's `Policy` decides.
         """
         message = self._with_key(message)
         state = _SessionState(counts_losses=False)
@@ -106,7 +108,7 @@ class Handling:
         try:
             settlement = await self._handle(message, key, state, session)
         except errors.RequestTooLarge as error:
-            # its key is parked, and the message is too large for the parked store
+            # The key of the message is parked, and the message is too large for the parked store.
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
             return self.waits.for_store(message, key, error)
@@ -120,9 +122,9 @@ class Handling:
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
     ) -> SendResult:
         """
-        Handle the held messages of a key that is released, in order, and stop at the first that fails.
+        Handle the messages of a parked key that an operator releases, in order, and stop at the first message that fails.
 
-        Each message is tried as often as the policy says. `ensure_claimed` raises once a later release of the key began.
+        Each message is tried as often as the policy says. `ensure_claimed` raises an error once a later release of the key began.
         """
         for number, parked in enumerate(held):
             if number:
@@ -160,8 +162,8 @@ class Handling:
             key: the partition key within which messages are in order.
             attempts: counts the attempts at the message.
             pause: waits before another attempt.
-            ensure_claimed: raises once a later release of the key began. Only a release passes this function. Its messages are handled
-                even while the consumer is halted. Defaults to None: the caller is no release.
+            ensure_claimed: raises an error once a later release of the key began. Only a release passes this function, and the messages of
+                a release are handled even while the consumer is halted. Defaults to None: the caller is no release.
         """
         released = ensure_claimed is not None
         while True:
@@ -197,7 +199,7 @@ class Handling:
 
     async def _hold(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
         """
-        If the key of a message is parked, hold the message behind the others, unless it took effect before.
+        If the key of a message is parked, put the message at the end of the key's queue, unless it took effect before.
 
         Return whether the key is parked.
         """
@@ -205,12 +207,12 @@ class Handling:
             state.parked = await parking.is_key_parked(key, self.scope)
         if not state.parked:
             return False
-        # A repetition of a message that took effect must not be held until a release: by then its inbox record may be deleted, and the
-        # message would take effect again.
+        # Do not park a message again that took effect before: when the key is released, its inbox record may have expired, and the message
+        # would take effect a second time.
         if await self._inbox.was_taken(message, key):
             return True
         held = await parking.hold(key, [ParkedMessage(message, key)], scope=self.scope)
-        if held.not_held:  # an operator released the key
+        if held.not_held:  # an operator has released the key meanwhile, so handle the message
             state.parked = False
             return False
         outcome = {None: "held", EventStatus.SENT: "repeated"}.get(held.decided, "dropped")
@@ -222,8 +224,8 @@ class Handling:
             return Complete()
         often = message.delivery_count >= self._policy.max_deliveries
         if often and state.counts_losses and message.subject in self._routes.subjects:
-            # Park the message before the broker's own limit of deliveries is reached: else the broker dead-letters the message, and later
-            # messages of its key overtake it. This is necessary also while the consumer is halted, because the broker goes on counting.
+            # Park the message before the broker's own limit of deliveries is reached. Otherwise the broker dead-letters the message, and
+            # later messages of its key overtake it. Do so even while the consumer is halted, because the broker goes on counting.
             lost = errors.DeliveredTooOften(
                 f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
                 "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
@@ -239,7 +241,7 @@ class Handling:
                 self.waits.end_try(message)
 
     async def _take(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
-        """Have a message take effect, and return how to settle it. After a failure, have it tried later, or give it up."""
+        """Handle a message, and return how to settle it. After a failure, have the message tried later, or give it up."""
         attempts = self._attempts_at(message)
         try:
             effect = await self._attempt(message, key, attempts, session.pause)
@@ -263,12 +265,13 @@ class Handling:
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
-        """Park the key of a message that cannot be handled, or dead-letter it alone."""
+        """Give up a message that cannot be handled: park its key, or move only the message to the dead-letter queue."""
         counts = False
-        # Count the key before anything is awaited, because handlers of other sessions may fail meanwhile.
+        # Count the key before the first `await`: while this task waits, handlers of other sessions may fail
+        # and have to see the count.
         self._given_up += 1
         try:
-            # Another process may have handled the message first. Then this handler failed because of that process's writes.
+            # If another process has handled the message meanwhile, this handler failed because of that process's writes: do not park.
             if await self._inbox.was_taken(message, key):
                 return Complete()
             if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
@@ -281,8 +284,8 @@ class Handling:
             except errors.RequestTooLarge:
                 return self._dead_letter(message, key, error, reason="TooLargeToPark")
             if held.decided is not None or not held.parked:
-                # An operator dropped this message before, or had it sent with another payload. The parked store keeps a record of that
-                # under the message's id, so the message cannot be held again.
+                # An operator dropped this message before, or had it sent with another payload. The parked
+                # store has a record of that under the message's id, so the message cannot be parked again.
                 return self._dead_letter(message, key, error, reason="DroppedBefore")
             counts = True
             state.parked = True

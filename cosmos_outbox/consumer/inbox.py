@@ -3,6 +3,7 @@ Inbox: have each message take effect once, by committing the handler's changes a
 
 The record of a message that took effect has the id `inbox.<consumer>.<message id>`. Of any number of attempts at a message, only one can
 create it. Its time to live deletes the record once no copy of the message can come any more. The handler runs for a limited time.
+`attempts.py` decides what follows if a handler fails.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import commit_with, committer, run_event_handlers
 
 _LONGEST_NAME = 200
-# Errors that say that the store cannot be used now, so the message is not at fault and waits. ConfigurationError is one of them because
-# it is raised for a missing container or database.
+# Errors which mean that Cosmos DB cannot be used now, so the message is not at fault and waits. ConfigurationError is among them, because it
+# is raised for a missing container or database.
 OUTAGES = (
     *errors.BUSY,
     errors.CommitOutcomeUnknown,
@@ -48,18 +49,18 @@ OUTAGES = (
 
 class HandlerStuck(errors.HandlerTimeout):
     """
-    A handler, or a thread that it started, goes on after it was cancelled. The consumer no longer waits for it and commits none of its
-    work.
+    The error for a handler that goes on after it was cancelled, or whose thread goes on. The consumer no longer waits for it, and commits
+    none of its work.
     """
 
 
 class Effect(Enum):
-    """The outcome of one attempt to have a message take effect."""
+    """The outcome of one attempt at a message: whether it took effect, and if not, why."""
 
     TAKEN = auto()
     REPEATED = auto()  # the message took effect before
-    IGNORED = auto()  # no handler takes the message's subject
-    UNKNOWN = auto()  # no handler takes the subject, and the policy is to dead-letter the message
+    IGNORED = auto()  # no handler takes the message's subject, so the message is completed
+    UNKNOWN = auto()  # no handler takes the message's subject, and the policy is to dead-letter such messages
 
 
 class Inbox:
@@ -68,8 +69,8 @@ class Inbox:
 
     Args:
         name: the name of the consumer.
-        routes: its handlers.
-        policy: its rules.
+        routes: the handlers of the consumer.
+        policy: the rules of the consumer.
         outbox_of: a function that returns the outbox for a message's effect.
         source: the subscription or queue, as `topic/subscription`.
         notify: called with a record of everything that happens.
@@ -105,8 +106,8 @@ class Inbox:
 
         Args:
             message: the message to handle.
-            key: the text of the key within which messages are in order, for records.
-            attempt: the number of this attempt, from 1, for records.
+            key: the text of the key within which messages are in order. Records state it.
+            attempt: the number of this attempt, from 1. Records state it.
             released: whether a release of a parked key handles the message. Its inbox record then never expires: if the release dies, the
                 message stays in the queue, and the next release may come long afterwards.
 
@@ -146,8 +147,8 @@ class Inbox:
 
             async def handle() -> None:
                 await found.route.handler(found.event, message, uow)
-                # Run the application's handlers of the recorded events here, so that the time limit and the retries of the consumer apply
-                # to them as well.
+                # Run the application's own event handlers (`Outbox.on`) here and not at the commit, so that the time limit and the retries
+                # of the consumer apply to them as well.
                 await run_event_handlers(uow)
 
             with processing_message(
@@ -187,12 +188,12 @@ class Inbox:
         return Effect.TAKEN
 
     def report(self, message: Message, key: str | None, kind: Callable[..., Record], **said: object) -> None:
-        """Emit a record of this kind about a message."""
+        """Make a record of this kind about a message, and pass it to the hook."""
         of = {"consumer": self.name, "subject": message.subject, "message_id": message.message_id}
         self.notify(kind(**of, key=key, **said))
 
     async def was_taken(self, message: Message, key: str) -> bool:
-        """Say whether the inbox has a record of the message, which then took effect before. If so, report the message as repeated."""
+        """Say whether the message took effect before: the inbox has a record of it then. If so, report the message as repeated."""
         try:
             async with self._outbox_of(message).unit_of_work() as uow:
                 record_id, effect_key = self._record_id(message), self.key_of(message)
@@ -206,7 +207,7 @@ class Inbox:
         return taken
 
     def _report_copy(self, message: Message, key: str) -> Effect:
-        """Report that a message took effect before, and return that outcome."""
+        """Report that a message took effect before, and return the outcome REPEATED."""
         self.report(message, key, MessageHandled, outcome="repeated")
         return Effect.REPEATED
 
@@ -229,12 +230,12 @@ class Inbox:
             )
         paths = paths or self._outbox_of(message).key_paths
         if len(paths.levels) == 1:
-            return message.session_id  # the session id is the key's text, even if it looks like a list
+            return message.session_id  # the session id is the key, even if it looks like a list of parts
         try:
             return paths.parse(message.session_id)
         except ValueError as error:
             raise errors.MessageUnreadable(
-                f"The session of the message: {error} Or give `partition_key=`."
+                f"The session id of the message names no partition key: {error} Or give `partition_key=`."
             ) from error
 
     def _record_id(self, message: Message) -> str:
@@ -243,7 +244,7 @@ class Inbox:
 
 async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
     """
-    Call a handler with a time limit, and raise the error that it raises.
+    Call a handler with a time limit. An error of the handler passes through.
 
     Args:
         handler: the handler with its arguments.
@@ -265,8 +266,8 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # Such as SystemExit from `sys.exit()` in a library, or a panic in Rust code. It would end the process at each delivery of the
-            # message, and so stop the messages of all keys.
+            # The error is, for example, SystemExit from `sys.exit()` in a library, or a panic in Rust code. If it passed, it would end the
+            # process at each delivery of the message, and so stop the messages of all keys.
             raise errors.MessageError(
                 f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.error_text(error)}"
             ).with_traceback(error.__traceback__) from error
@@ -274,14 +275,14 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     task = asyncio.ensure_future(call())
     try:
         done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
-    except BaseException:  # the lock is lost, or the process ends
+    except BaseException:  # this attempt is cancelled, because the lock is lost or the process ends
         await cancel(task)
         raise
     if done:
         try:
             return task.result()
-        # Something that the handler awaited was cancelled, but not this attempt. So raise an error that names the line in the handler, and
-        # not a cancellation.
+        # Something that the handler awaited was cancelled, but not this attempt. Raise an ordinary error, so that the message counts as
+        # failed: a cancellation would end the consumer's task.
         except asyncio.CancelledError as error:
             ended_by = f"The handler of {subject} ended because what it awaited was cancelled."
             raise errors.MessageError(ended_by).with_traceback(error.__traceback__) from error
@@ -299,9 +300,8 @@ def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
     Say whether the inbox may already have a record of a message, so that the consumer should read the inbox before it calls the handler.
 
-    Without that read, the handler of a repeated message is called in vain, because the store then refuses its batch. The inbox may have
-    a record if the message was delivered before, or was sent long after its event was created, as by a replay or by a relay that lost
-    its position.
+    Without that read, the handler of a repeated message is called in vain: Cosmos DB refuses its batch, because the record exists. The inbox
+    may have a record if the message was delivered before, or was sent long after its event was created, as by a replay.
 
     Args:
         message: the message that is to be handled.
@@ -309,14 +309,15 @@ def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
     if message.delivery_count or created_at is None or message.enqueued_at is None:
         return True
-    # If copies of a message are sent this soon after the event, the broker's duplicate detection drops all but one. The difference is
-    # taken without its sign, because the producer's clock may be wrong.
+    # Copies that are sent soon after the event are dropped by the broker's duplicate detection, so they cannot be in the inbox. Ignore the
+    # sign of the difference, because the producer's clock may be wrong.
     return abs(message.enqueued_at - created_at) > REMEMBERED_FOR
 
 
 @functools.lru_cache(maxsize=1024)
 def _short(name: str) -> str:
-    # The id joins two names with a dot. A name that contains a dot is hashed, because two pairs of names could otherwise form one id.
+    # The id of a record joins the consumer's name and the message's id with a dot. Hash a name that contains a dot, because otherwise two
+    # pairs of names could form the same id.
     try:
         check_id(name)
         usable = len(name.encode()) <= _LONGEST_NAME and "." not in name

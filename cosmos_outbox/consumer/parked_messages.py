@@ -1,4 +1,7 @@
-"""Parked messages: store a message of a subscription as a document of the parked store, and read it back."""
+"""
+Parked messages: store a message of a subscription as a document of the parked store, and read it back. `handling.py` decides which
+messages are parked.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +19,27 @@ from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.stored_documents import Document, size_on_wire
 
-_EXACT = 2**53  # up to here a 64-bit float holds every integer
+_EXACT = 2**53  # JSON numbers are 64-bit floats in many programs, which hold every integer up to this
 # Properties whose values JSON would change are stored as `{"type": …, "text": …}`. For each type there are two functions: one makes the
 # text from a value, the other makes the value from the text.
 _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     int: (str, int),
-    float: (repr, float),  # JSON would return 1.0 as 1, and has no infinity and no NaN
+    float: (repr, float),  # Cosmos DB would return 1.0 as 1, and JSON has no infinity and no NaN
     Decimal: (str, Decimal),
     bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
     datetime: (datetime.isoformat, datetime.fromisoformat),
     UUID: (str, UUID),
 }
 _READ = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
-# the most bytes of a body: a request may have 2 MB, and also contains the properties and the parked store's own fields
+# The most bytes of a stored body. A request may have 2 MB, and also contains properties and the parked store's own fields.
 _ROOM = 1_800_000
-# the deepest nesting of a body: a document may have 128 levels, and the parked store's own fields take two
+# How many levels of nesting a body may have: a document may have 128, and the parked store's own fields take two of them.
 _DEEPEST = 126
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessage:
-    """A message that is held behind the failure of its key, as a document of the parked store."""
+    """A message of a parked key, in the form in which the parked store keeps it until an operator releases the key."""
 
     message: Message
     key: str
@@ -51,8 +54,8 @@ class ParkedMessage:
         Return the document that is stored for the message.
 
         A body that is a JSON object is stored as `data`, which an operator may edit. If `data` would not give back the same bytes, for
-        example because the body has spaces, the body is also stored as base64. Any other body is stored as base64 only, and so is an object
-        that Cosmos DB would refuse or change.
+        example because the body has spaces, the body is also stored as base64. Any other body is stored as base64 only. So is an object that
+        Cosmos DB would refuse or change.
         """
         message = self.message
         return {
@@ -65,7 +68,7 @@ class ParkedMessage:
                 "subject": message.subject,
                 "contentType": message.content_type,
                 "correlationId": message.correlation_id,
-                # On a partitioned entity this number may be too large for JSON, because its highest bits name the partition.
+                # In a partitioned topic or queue this number may be too large for JSON, because its highest bits name the partition.
                 "sequenceNumber": _encode(message.sequence_number),
                 "deliveryCount": message.delivery_count,
                 "enqueuedAt": message.enqueued_at.isoformat() if message.enqueued_at else None,
@@ -113,8 +116,8 @@ def _body_fields(body: bytes) -> Document:
     if not isinstance(data, dict):
         return {"data": {}, **raw}
     readable = {"data": data} if _compact_json(data) == body else {"data": data, **raw}
-    # A large body is stored in one form only: the first that fits, else the smaller one. `data` may be the larger form, because a letter
-    # outside of ASCII takes six bytes in it.
+    # Store a body in the first of these forms that fits. If none fits, choose the smallest: `data` may be larger than base64, because a
+    # letter outside of ASCII takes six bytes in it.
     ways: list[Document] = [readable, {"data": {}, **raw}, {"data": data}]
     return next((way for way in ways if size_on_wire(way) <= _ROOM), min(ways, key=size_on_wire))
 
@@ -126,7 +129,7 @@ def _compact_json(data: Any) -> bytes:
 def _read_exactly(body: bytes) -> Any:
     try:
         data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
-        # raises if a string has half a surrogate pair, which JSON allows as an escape and UTF-8 does not
+        # This raises an error if a string has half a surrogate pair, which JSON allows as an escape and UTF-8 cannot encode.
         _compact_json(data)
     except (ValueError, ArithmeticError, RecursionError):
         return None
@@ -151,7 +154,7 @@ def _finite(digits: str) -> float | int:
         raise ValueError(f"{digits} is no number in JSON")
     if Decimal(digits) != Decimal(repr(number)):
         raise ValueError(f"Cosmos DB would store {digits} as another number")
-    # Cosmos DB returns 1.0 as 1, so read it as 1 here: the comparison with the body then shows the difference.
+    # Cosmos DB returns 1.0 as 1, so read it as 1 here. The comparison with the body then shows that `data` does not give back the same bytes.
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number
 
 

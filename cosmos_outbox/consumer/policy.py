@@ -1,7 +1,7 @@
 """
-Policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait.
+Policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all messages wait.
 
-Whether and when a message is tried again is decided in `attempts`.
+The module `attempts` decides whether and when a failed message is tried again.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.retries import Backoff
 
-# If the handlers fail on this many keys and no message takes effect meanwhile, the messages are not at fault. Then the consumer parks no
-# more keys.
+# If the handlers fail on messages of this many keys and no message takes effect meanwhile, the messages are probably not at fault. The
+# consumer then parks no more keys, and messages wait.
 HALT_AFTER_KEYS = 5
-# How many deliveries a process loses at most if its event loop is blocked until its locks expire: one of the message that it handles, and
-# one of the first message of the session that it was about to receive.
+# The broker counts how often it delivers a message. If the event loop of a process is blocked until its locks expire, at most two deliveries
+# have no effect: that of the message that the process handles, and that of the first message of a session that it was about to receive.
 _LOST_AT_ONCE = 2
 
 
 class OnFailure(StrEnum):
     """How a consumer settles a message that it cannot handle."""
 
-    # The message is held, and later messages of its key behind it, until an operator releases or drops it.
+    # The message and the later messages of its key wait in the parked store, until an operator releases or drops them.
     PARK = "park"
     # The message is moved to the dead-letter queue, and later messages of its key overtake it.
     DEAD_LETTER = "dead_letter"
@@ -35,7 +35,7 @@ class OnFailure(StrEnum):
 class OnUnknown(StrEnum):
     """How a consumer settles a message whose subject has no handler."""
 
-    IGNORE = "ignore"  # the message is completed
+    IGNORE = "ignore"  # the message is completed without any effect
     DEAD_LETTER = "dead_letter"
 
 

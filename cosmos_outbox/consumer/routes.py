@@ -1,5 +1,6 @@
 """
-Routes: which handler takes a message, by its subject and schema version, and the event that the handler is given.
+Routes: which handler takes a message, by its subject and schema version, and the event that the handler is given. `handling.py`
+calls the handler.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Route:
 
 
 class Found(NamedTuple):
-    """The handler of a message, the event for it, and the event's time of creation where the message says it."""
+    """
+    The handler of a message, the event that it is given, and when the event was created, if the message says so.
+    """
 
     route: Route
     event: BaseModel
@@ -47,7 +50,7 @@ class Found(NamedTuple):
 
 
 def _event_in(message: Message) -> CloudEvent | None:
-    """Return the CloudEvent that a message contains, or None. Most messages lack the words that a CloudEvent has, and are not parsed."""
+    """Return the CloudEvent that a message contains, or None. To save time, parse only bodies that have the words of a CloudEvent."""
     says = b"specversion" in message.body or "cloudevents" in (message.content_type or "").lower()
     says = says or any(name.startswith(PREFIXES) for name in message.properties)
     return message.cloud_event if says else None
@@ -63,7 +66,7 @@ def unwrap(message: Message) -> Message:
     try:
         event = _event_in(message)
     except MessageUnreadable:
-        return message  # `find` raises the error again
+        return message  # leave the message as it is: `find` reads it again and raises the error
     if event is None:
         return message
     extensions = event.extensions
@@ -77,7 +80,7 @@ def unwrap(message: Message) -> Message:
 
 
 class Routes:
-    """The handlers of a consumer."""
+    """The handlers of a consumer, by the subject and schema version of the messages that they take."""
 
     def __init__(self) -> None:
         self._routes: dict[str, dict[int | None, Route]] = {}
@@ -87,12 +90,12 @@ class Routes:
         return frozenset(self._routes)
 
     def __iter__(self) -> Iterator[tuple[str, Route]]:
-        """Yield each subject for which there is a handler, with the handler's route. A subject comes once for each version."""
+        """Yield each subject for which there is a handler, with the handler's `Route`. A subject comes once for each schema version."""
         return ((subject, route) for subject, versions in self._routes.items() for route in versions.values())
 
     def add(self, subject: str, route: Route) -> None:
         """
-        Add a handler.
+        Add the handler of a subject, for the schema version that it takes.
 
         Raises:
             TypeError: the subject already has a handler for this version.
@@ -112,12 +115,12 @@ class Routes:
             UnknownVersion: no handler takes the message's schema version, and no upcasters lead from it to a version that a handler takes.
             MessageUnreadable: the body does not fit the event that the handler takes, or the schema version is no number.
         """
-        # Read the event first: if that fails, the error must say so, and not that a handler is missing.
+        # Read the CloudEvent first: if it cannot be read, the error must say so, and not that its subject has no handler.
         event = _event_in(message)
         if (versions := self._routes.get(message.subject)) is None:
             return None
         payload = _payload(message, event)
-        created_at = time_of(payload.get("createdAt"))  # None for messages of other producers
+        created_at = time_of(payload.get("createdAt"))  # producers without this library do not write this
         version = None if None in versions else _schema_version(message)
         if (route := versions.get(version)) is None:
             route, steps = _next(message, versions)
@@ -136,7 +139,8 @@ class Routes:
 
 def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route, list[Upcaster]]:
     """
-    Return the route of the lowest later version to which upcasters lead from the message's version, and those upcasters in order.
+    Return a handler for a message of an earlier schema version, and the upcasters that bring its payload to the version of that handler. If
+    there are several such handlers, choose the one for the lowest version.
 
     Raises:
         UnknownVersion: the upcasters lead to no version that a handler takes.
@@ -151,7 +155,7 @@ def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route
         advice = advice or f", or give {route.model.__name__} an upcaster from version {missing[0]}"
     raise UnknownVersion(
         f"{message.subject} {message.message_id!r} has schema version {said}; this consumer takes "
-        f"{', '.join(map(str, taken))}. Deploy one that takes it{advice}."
+        f"{', '.join(map(str, taken))}. Deploy a consumer that takes it{advice}."
     )
 
 

@@ -1,5 +1,8 @@
 """
-Waiting messages: those that a consumer's process cannot handle now, though they are not at fault. Since when they wait, and for how long.
+Waiting messages: messages that a process cannot handle now, because Cosmos DB is unavailable or their handler asks to get them later.
+
+This module remembers since when each message waits, and decides for how long it waits next. `circuit.py` decides when all messages of a
+subject wait.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from cosmos_outbox.ports import Retry
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
-# The step of the back-off up to which a message waits for its store while other messages take effect: at most 8 s at a time.
+# If one message meets an outage while other messages take effect, its pauses stop growing at this attempt: each is at most 8 s.
 _MOST_ALONE = 5
-_MOST_MESSAGES = 10_000  # how many waiting messages a process remembers
+_MOST_MESSAGES = 10_000  # the most waiting messages that a process remembers
 
 
 @dataclass(slots=True)
@@ -27,9 +30,9 @@ class Wait:
     """
     How long and how often a message has had to wait.
 
-    since: when it had to wait for the first time.
-    asked_at: when its handler first asked for a later time; None if it never did.
-    times: how often it had to wait.
+    since: when the message had to wait for the first time.
+    asked_at: when its handler first asked to get it later; None if it never did.
+    times: how often the message had to wait.
     """
 
     since: float
@@ -49,8 +52,9 @@ class Waits:
     inbox: the inbox of the consumer, which reports each wait.
     now: a function that returns the time in seconds. Defaults to the clock of the running loop.
     known: the messages that wait, by their ids.
-    circuits: the circuit breakers, by subject. A subject has one from the first message that asks for a later time until one takes effect.
-    outages: how often in a row a message had to wait because a store was away.
+    circuits: the circuit breakers, by subject. A subject has one from the first message whose handler asks to get it again later, until a
+        message of the subject takes effect.
+    outages: how often in a row a message had to wait because Cosmos DB was unavailable.
     """
 
     inbox: Inbox
@@ -60,7 +64,9 @@ class Waits:
     outages: int = 0
 
     def for_store(self, message: Message, key: str, error: Exception) -> Retry:
-        """Return for how long a message waits whose store is away: longer each time, and at least as long as the store asked for."""
+        """
+        Return for how long a message waits because Cosmos DB is unavailable: longer each time, and at least as long as Cosmos DB asked for.
+        """
         wait = self._more(message)
         self.outages += 1
         rank = max(self.outages, min(wait.times, _MOST_ALONE))
@@ -69,7 +75,7 @@ class Waits:
 
     def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
         """
-        Return for how long a message waits whose handler asks for a later time; None if the message has waited for `longest_wait`.
+        Return for how long a message waits whose handler asked to be called later; None if the message has waited for `longest_wait`.
         """
         now, wait = self.now(), self._more(message)
         circuit = self.circuits.setdefault(message.subject, Circuit(error))
@@ -84,7 +90,8 @@ class Waits:
 
     def for_others(self, message: Message, key: str) -> Retry | None:
         """
-        Return for how long a message waits while others of its subject ask for a later time; None if its handler may be called now.
+        Return for how long a message waits because the handler asked to be called later for other messages with this subject. Return None
+        if the handler may be called now.
         """
         circuit = self.circuits[message.subject]
         new = getattr(self.known.get(message.message_id), "asked_at", None) is None
@@ -94,7 +101,7 @@ class Waits:
         return self._wait(message, key, wait, circuit.error, outcome="circuit", delay_seconds=delay)
 
     def end_try(self, message: Message) -> None:
-        """Note that the handler has returned or failed, so that another message of the subject may be tried."""
+        """End the attempt at a message after its handler has returned or failed, so that another message of its subject may be tried."""
         circuit = self.circuits[message.subject]
         if circuit.probe == message.message_id:
             circuit.probe = None
@@ -106,7 +113,7 @@ class Waits:
             self._report_move(message.subject, circuit, "closed")
 
     def too_long(self, message: Message, error: Exception) -> errors.TryLater:
-        """Return the error of a message that has asked for a later time for too long."""
+        """Return the error for a message whose handler has asked to get it again later for longer than `longest_wait`."""
         longest = self.inbox.policy.longest_wait
         failed = errors.TryLater(
             f"The handler of {message.subject} {message.message_id!r} asked for a later time for {longest} (longest_wait), at last "
@@ -117,7 +124,8 @@ class Waits:
 
     def _more(self, message: Message) -> Wait:
         """
-        Count one more wait of a message, and return its counts. Beyond the limit, forget the message whose last wait is the oldest.
+        Note that a message has to wait once more, and return since when and how often it has waited. If more messages are remembered than
+        the limit allows, forget the message that was noted the longest time ago.
         """
         wait = self.known.pop(message.message_id, None) or Wait(since=self.now())
         self.known[message.message_id] = wait
