@@ -1,4 +1,7 @@
-"""Entity: a domain object that records the events its methods cause, until a commit writes both."""
+"""
+Entity: a domain object that records the events its methods cause. A commit writes the entity together with these events.
+`write/change_tracking.py` finds out which entities a commit has to write.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,9 @@ class Entity(BaseModel):
     _progress: Progress = PrivateAttr(default_factory=Progress)
 
     def __init__(self, /, **data: Any) -> None:
-        # Only entities that application code makes are checked: a stored document may have unknown fields. Pydantic does not call this
-        # method to validate a document, except for a subclass with an `__init__` of its own, which may have unknown fields.
+        # Refuse unknown fields if application code creates the entity. A stored document may have them, and
+        # pydantic reads it without this method. If a subclass has an `__init__` of its own, pydantic calls it
+        # for documents too, so `refuse_unknown` then accepts all.
         refuse_unknown(type(self), data)
         super().__init__(**data)
 
@@ -133,14 +137,14 @@ class Entity(BaseModel):
         """
         Return the partition key of the document: one value, or a tuple with one for each level of a hierarchical key.
 
-        Entities that must change together share it.
+        Only entities with the same partition key can be changed in one commit.
         """
         key: tuple[KeyPart, ...] = tuple([getattr(self, name) for name in self.key_fields])
         return key if len(key) > 1 else key[0]
 
     @property
     def version(self) -> int:
-        """Return how many commits wrote this entity; 0 before the first."""
+        """Return how many commits have written this entity; 0 before its first commit."""
         return progress_of(self).version
 
     @property
@@ -148,13 +152,14 @@ class Entity(BaseModel):
         """
         Return the etag of the stored document; None before the first commit.
 
-        Also None after a commit whose answer was lost, if the document could not be read afterwards, or another program changed it first.
+        It is also None after a commit whose answer was lost, if the library then could not read the document, or found that another
+        program had changed it.
         """
         return progress_of(self).shown_etag
 
     @property
     def stored(self) -> Mapping[str, Any] | None:
-        """Return the whole document as this process last read or wrote it, with fields of other programs; None if it did neither."""
+        """Return the whole document, with fields of other programs, as this process last read or wrote it. None for a new entity."""
         return progress_of(self).stored
 
     @property
@@ -166,7 +171,7 @@ class Entity(BaseModel):
         """
         Return the event that reports a new entity with its whole state, or None for no such event.
 
-        The commit of a new entity calls this method, and writes the event before all recorded ones. The default returns None.
+        The commit of a new entity calls this method, and writes the event before all recorded events. The default returns None.
         """
         return None
 
@@ -193,7 +198,7 @@ class Entity(BaseModel):
 
 def progress_of(entity: Entity) -> Progress:
     """Return the progress of an entity's document: its etag, its stored form and its recorded events."""
-    # This bypasses pydantic, because its access to a private attribute takes 5 us, and a commit makes ten of them.
+    # Bypass pydantic, whose access to a private attribute takes 5 us. A commit reads the progress ten times.
     progress: Progress = (entity.__pydantic_private__ or {})["_progress"]
     return progress
 
@@ -224,8 +229,8 @@ def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, t
     """
     Return a class and its subclasses by the `type` of their documents, and add them to `known`.
 
-    If a subclass keeps the type of its base class, the base class stands for both. A class with the module and the name of a known one
-    replaces it, because it is the same class, defined again.
+    If a subclass keeps the type of its base class, documents of that type are read as the base class. A class with the module and name of a
+    known class replaces it, because it is the same class, defined again.
 
     Raises:
         UsageError: an unrelated class is stored with one of the types.
@@ -253,7 +258,7 @@ def _check_type(cls: type[Entity]) -> None:
             "the library would take it for one of them. Give the class another `entity_type`."
         )
     said = f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
-    # a property is allowed, too: each object then has a type of its own
+    # A class may define `entity_type` as a property. Then each of its objects has a type of its own.
     require(name and isinstance(name, str | property), said, TypeError)
 
 

@@ -1,6 +1,8 @@
 """
 DomainEvent, the base class of events: something that happened to an entity, published under a name and a schema version.
 
+The class also says how long its stored events live (`ttl`).
+
 This module also has Progress, which keeps the events that a document recorded since its last commit, and the sources of new ids and
 times.
 """
@@ -51,7 +53,8 @@ def _random_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
 
 
-# A stack of pairs of functions, which return the time and a new id. The last pair is used; `fixed` adds one for its block.
+# A stack of pairs of functions, which return the time and a new id. The last pair is used. `fixed` adds a
+# pair for its block.
 _sources: list[tuple[Callable[[], datetime], Callable[[], str]]] = [(lambda: datetime.now(UTC), _random_id)]
 
 
@@ -120,8 +123,9 @@ class DomainEvent(BaseModel):
     def __init__(self, /, **data: Any) -> None:
         refuse_unknown(type(self), data)
         super().__init__(**data)
-        # Only events that application code makes are checked: a received payload may contain what this method refuses. Pydantic does
-        # not call this method to validate a payload, except for a subclass with an `__init__` of its own, which is not checked.
+        # Refuse a time without a UTC offset if application code creates the event. A received payload may
+        # contain one, and pydantic reads it without this method. A subclass with an `__init__` of its own is
+        # not checked, because pydantic calls it for payloads too.
         if not type(self).__pydantic_custom_init__ and (naive := next(find(self.__dict__, _is_naive), None)):
             raise ValueError(
                 f"The time {naive!r} of {type(self).__name__} has no UTC offset, so another machine may read it as another moment. Use a time with an offset, such as datetime.now(UTC)."
@@ -185,7 +189,7 @@ def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to
     Check that each upcaster starts at an earlier schema version than the one that the model takes.
 
     Raises:
-        TypeError: an upcaster starts at another version, so it would never be called.
+        TypeError: an upcaster does not start at an earlier version, so it would never be called.
     """
     if unused := upcasters.keys() - range(1, leading_to):
         raise TypeError(
@@ -197,9 +201,9 @@ def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEvents:
     """
-    The events that a commit writes, and the ids of the recorded events that are done after it.
+    The events that a commit writes, and in `settled` the ids of the recorded events that no later commit has to write.
 
-    An event that is not written, because the creation of the entity implies it, is done as well.
+    An event that the commit leaves out, because the creation of the entity implies it, is also in `settled`.
     """
 
     events: tuple[DomainEvent, ...] = ()
@@ -220,7 +224,7 @@ class Progress:
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
     closed: str | None = None  # why no commit writes this object any more; None while a commit may write it
-    # for the id of each recorded event, the time at which consumers are to get it; None for at once
+    # by the id of each recorded event: the time at which consumers get the event; None means at once
     deliver_at: dict[str, datetime | None] = field(default_factory=dict)
     # a weak reference to the unit of work that writes the document
     tracked_by: Callable[[], Any] | None = field(default=None, compare=False)
@@ -232,7 +236,7 @@ class Progress:
 
     @property
     def shown_etag(self) -> str | None:
-        """Return the etag of the stored document; None if it is not known."""
+        """Return the etag of the stored document; None if the etag is not known, or there is no document yet."""
         return None if self.etag == UNKNOWN_ETAG else self.etag
 
     def record(
@@ -298,7 +302,7 @@ class Progress:
 
 def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
     """Yield the path, such as `lines.0.price`, of each value inside a model, dict or list for which `wanted` returns True."""
-    # read its fields: a model may define an `__iter__` that yields other things
+    # read the fields of a model, because a model may define an `__iter__` that yields other things
     if isinstance(value, BaseModel):
         value = {**value.__dict__, **(value.__pydantic_extra__ or {})}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -336,8 +340,8 @@ def is_rounded(value: Any) -> bool:
         number = float(value)
     except OverflowError:
         return True
-    # Cosmos DB stores the nearest float. The integer is unchanged if it equals that float, or the number that the shortest decimal
-    # digits of that float say, because a reader gets those digits.
+    # Cosmos DB stores the nearest float, and returns the shortest decimal digits that name this float. So the integer is unchanged if it
+    # equals the float, or the number that these digits name.
     return value not in (int(number), int(Decimal(repr(number))))
 
 
@@ -361,7 +365,7 @@ def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
     try:
         return SchemaSerializer(_with_marks(schema), _use_prebuilt=False)
     except TypeError:
-        # pydantic before 2.12 does not know `_use_prebuilt`, and then marks no values inside nested models
+        # Pydantic before 2.12 does not know `_use_prebuilt`. There, a value inside a nested model is not marked as one that JSON would change.
         return SchemaSerializer(_with_marks(schema))
 
 
