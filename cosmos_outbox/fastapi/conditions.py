@@ -16,11 +16,12 @@ from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.errors import NotModified, PreconditionFailed
 
 ANY = "*"
-# The alternatives begin with different characters, so the search never has to backtrack, whatever the header is.
+# The alternatives begin with different characters, so the search never backtracks, and no header can make it
+# slow.
 _ETAG = re.compile(r'(?:W/)?"[^"]*"|[^\s,"*][^\s,"]*')
 _ETAGS = re.compile(rf"[\s,]*(?:{_ETAG.pattern})(?:\s*,[\s,]*(?:{_ETAG.pattern}))*[\s,]*")
 
-# The answer 304, for the `responses` of a route that reads with `IfNoneMatch`.
+# Describes the answer 304 in OpenAPI: pass it as `responses` of a route that reads with `IfNoneMatch`.
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {
         "description": "It still has the etag of If-None-Match.",
@@ -46,7 +47,7 @@ class Match:
         return cls(_etags(lines))
 
     def check(self, entity: Entity) -> None:
-        """Raise PreconditionFailed (412) if the entity has none of these etags."""
+        """Raise PreconditionFailed (412) if there are etags and the entity has none of them."""
         if self.etags and not _matches(self.etags, entity):
             raise PreconditionFailed(
                 expected=", ".join(self.etags), actual=entity.etag, document_id=entity.id
@@ -72,7 +73,7 @@ class NoneMatch:
         return cls(etags, reads=request.method in ("GET", "HEAD"))
 
     def check(self, entity: Entity) -> None:
-        """For a read, raise NotModified (304) if the entity has one of these etags. For a change, raise PreconditionFailed (412)."""
+        """If the entity has one of these etags, raise NotModified (304) for a read, and PreconditionFailed (412) for a change."""
         if _matches(self.etags, entity):
             if self.reads:
                 raise NotModified(etag=entity.etag)
@@ -103,7 +104,7 @@ def _etags(lines: Sequence[str] | None) -> tuple[str, ...]:
     if text.strip() == ANY:
         return (ANY,)
     if not _ETAGS.fullmatch(text):
-        # Refuse a malformed header. If it counted as "no condition", a change would be made that the caller wanted to guard.
+        # Refuse a malformed header. If it counted as "no condition", a change would be made although the caller set a condition.
         said = "The header with etags is malformed; it must be * or a list of etags."
         raise HTTPException(HTTPStatus.BAD_REQUEST, said)
     # Some clients send an etag without quotes. It means the same as with quotes.

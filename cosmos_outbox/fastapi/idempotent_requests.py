@@ -1,7 +1,7 @@
 """
 Idempotency-Key: a request with this header takes effect once, however often it is repeated.
 
-The header is that of draft-ietf-httpapi-idempotency-key-header.
+The header is that of draft-ietf-httpapi-idempotency-key-header. `write/idempotency.py` stores the first answer and finds it again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cosmos_outbox.write.idempotency import DEFAULT_REMEMBERED, IdempotencyKey, 
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
-# The key in quotes, as the draft requires, or without quotes, as most clients send it
+# The value of the header Idempotency-Key: in quotes, as the IETF's draft requires, or without quotes, as most clients send it.
 _KEY = re.compile(r'"([ !#-\[\]-~]{1,255})"|([!#-+\--:<-\[\]-~]{1,255})')
 _UNKNOWN = "It is not known whether the change was stored; repeat the request under the same Idempotency-Key to find out."
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """A request with its Idempotency-Key. `id` is a UUID for the entity that it creates; each repetition of the request has the same."""
+    """A request with its Idempotency-Key. `id` is a UUID for the entity that the request creates. A repetition has the same UUID."""
 
     outbox: Outbox
     key: IdempotencyKey | None
@@ -112,8 +112,8 @@ async def _the_only_one() -> None: ...
 
 def _content(body: bytes) -> str:
     try:
-        # Payloads that differ only in spaces or in the order of names count as equal, so return a text in which they are the same. Text
-        # can be compared at any depth of nesting.
+        # Payloads that differ only in spaces or in the order of names count as equal, so return a text in which they are the same. Return no
+        # parsed value, because Python cannot compare values that are nested very deep.
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):
         return body.hex()

@@ -29,8 +29,8 @@ KEY_HEADER, MISSING_KEY = (
 
 _logger = logging.getLogger("cosmos_outbox.fastapi")
 
-# The HTTP status and the detail for each error. The texts of the errors themselves are for the programmer; these are for callers of the
-# API.
+# The HTTP status and the detail for each error. The details are for callers of the API. The texts of the errors themselves are for the
+# programmer.
 _ANSWERS: dict[type[errors.OutboxError], tuple[int, str]] = {
     errors.NotFound: (404, "It does not exist, or it was deleted."),
     errors.Conflict: (409, "There is one with this id already."),
@@ -80,7 +80,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 def add_handlers(app: FastAPI, invalid_status: int) -> None:
     """
     Make an application answer every error with problem details. If the application adds its own handler for a class of errors, FastAPI
-    uses that one.
+    uses the application's.
     """
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -148,7 +148,7 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
     if isinstance(error, errors.NotModified):
         return Response(status_code=304, headers={"ETag": error.etag} if error.etag else None)
     status, detail = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-    if overtaken := getattr(error, "overtaken", False):  # the caller sent no etag
+    if overtaken := getattr(error, "overtaken", False):  # not 412, because the caller sent no etag
         status, detail = 503, "Other requests were first each time, and nothing was changed; retry later."
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
@@ -162,8 +162,8 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    # Add the correlation id here, because this answer does not pass the middleware that adds it otherwise. The traceback is not logged
-    # here, because the server logs it.
+    # Add the correlation id here, because this answer does not pass the middleware that adds it to other answers. The traceback
+    # is not logged here, because the server logs it.
     given = getattr(request.state, "correlation_id", None)
     _log(request, error, traced=False)
     said = {"detail": "The server failed; see its log."}

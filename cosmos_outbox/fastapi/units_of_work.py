@@ -1,4 +1,7 @@
-"""Units of work for requests: `install` prepares an application, and dependencies give each request its outbox and unit of work."""
+"""
+Units of work for requests: `install` prepares an application, and dependencies give each request its outbox and unit of work.
+`problems.py` answers errors, and `conditions.py` checks etags.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ async def _outbox(connection: HTTPConnection) -> Outbox:
 OutboxDep = Annotated[Outbox, Depends(_outbox)]
 
 
-# FastAPI calls the same function only once for each request, so there must be one function for each class
+# FastAPI calls a dependency only once for each request. `@cache` makes it the same function whenever a class is asked for.
 @cache
 def unit_of_work(kind: type[UnitOfWork]) -> Callable[..., AsyncIterator[Any]]:
     """
