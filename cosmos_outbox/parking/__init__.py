@@ -5,13 +5,13 @@ Theory of operation
 -------------------
 A *parked key* has a queue in the parked store: the event that failed and, behind it, every later event of the key. The
 relays append events to the queue instead of sending them. An operator has the queue sent from its beginning (`release.py`).
-For keys that are not parked, nothing is written to the store.
+Events of keys that are not parked write nothing to the store.
 
     park               put events at the end of a key's queue; say whether a key is parked
       lease_notes      which keys of a range are parked, as the lease's notes say
     operator_actions   what an operator does: list, release, drop
       release          send the queue from its beginning, then hand the key back to the relays
-      keys_by_cause    parked keys grouped by what failed
+      keys_by_cause    group parked keys by the cause of their failures
     parked_documents   the documents of the parked store
     seen_leases_note   the note that a processor has had leases
 
@@ -46,7 +46,7 @@ Why order holds
 ---------------
 The proof is one sentence: *a program that sends or appends an event of a key knows that each earlier event of the key is in
 the topic or was dropped, or, if it appends, is in the queue.* If that holds, events enter the topic for the first time in order.
-For a relay the sentence holds when its tenure begins, because the checkpoint passed only events that were sent or held, and
+For a relay the sentence holds when it acquires the lease, because the checkpoint passed only events that were sent or held, and
 the notes name the keys of those that were held. It holds later, because the relay handles a key's events one after another. So
 owners that overlap do no harm. An owner that does not know that the key is parked has sent every event since its start. One that knows
 appends behind the events that are in the queue. An event that is held already is found by the id of its document. An owner that finds

@@ -1,4 +1,4 @@
-"""Keys by cause: group parked keys by what failed, because one faulty version of a producer can park thousands of keys."""
+"""Keys by cause: group parked keys by the cause of their failures, because one faulty producer can park thousands of keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cosmos_outbox.parking.parked_documents import Failure, ParkedKey
 
-# Quoted names, ids and numbers in the text of an error. Failures with the same cause differ in nothing else.
+# Quoted names, ids and numbers in the text of an error. They differ between failures that have the same cause.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 
 
@@ -18,10 +18,11 @@ class Cause:
     """
     The parked keys whose failures have the same cause.
 
-    error: the text that their failures have in common; "" for keys without a failure, which only wait for a release.
-    keys, held: how many keys these are, and how many events they hold.
-    parked_at: when the first of them was parked.
-    example: one of the keys.
+    error: the text that the failures of these keys have in common; "" for keys without a failure, which only wait for a
+        release.
+    keys, held: how many keys have this cause, and how many of their events wait.
+    parked_at: when the first of these keys was parked.
+    example: any of these keys.
     """
 
     error: str
@@ -32,17 +33,19 @@ class Cause:
 
 
 def failure_text(failure: Failure) -> str:
-    """Return the class and the text of a failure's error."""
+    """Return the class and the text of the error because of which an event could not be sent."""
     return f"{failure.reason}: {failure.error}"
 
 
 def cause_of(failure: Failure) -> str:
-    """Return the text of a failure without quoted names, ids and numbers. Failures with the same cause have the same such text."""
+    """
+    Return the text of a failure without quoted names, ids and numbers. Failures with the same text count as one cause.
+    """
     return _PARTICULARS.sub("…", failure_text(failure))
 
 
 def by_cause(keys: Iterable[ParkedKey]) -> tuple[Cause, ...]:
-    """Group parked keys by cause; the cause with the most keys comes first."""
+    """Group parked keys by the cause of their failures. The cause with the most keys comes first."""
     groups: dict[str, list[ParkedKey]] = defaultdict(list)
     for key in keys:
         groups["" if key.failure is None else cause_of(key.failure)].append(key)

@@ -1,4 +1,6 @@
-"""Lease notes: which partition keys of a lease's range are parked, as the lease's notes list them."""
+"""
+Lease notes: the names of parked keys, which an owner keeps in its lease, so that the next owner knows them. `park.py` parks a key.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,27 @@ from cosmos_outbox.parking.parked_documents import Scope
 from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Notes
 
-POLL_TIMEOUT_SECONDS = 1.0  # the longest time by which a silent store may delay a page
-# the time between two polls for keys that an operator parked by hand, and for names of keys that were handed back
+POLL_TIMEOUT_SECONDS = 1.0  # a parked store that does not answer may delay a page no longer than this
+# How often a relay asks the parked store which keys an operator has parked by hand, or released.
 POLL_SECONDS = 15.0
-# how many names of a lease one poll checks; the check of a key that was handed back costs three requests
+# How many of the parked keys that a lease names are looked up in one poll. The number is small, because looking up a released key costs
+# three requests.
 _CHECKED_AT_ONCE = 10
 
 
 class ParkedNames:
-    """The names of the parked keys of a lease's range, stored in the lease's notes. None is missing; one may be of a key handed back."""
+    """
+    The names of the parked keys of a lease's range, stored in the lease's property `notes`. All parked keys are named. A name may
+    stay for a while after its key was released.
+    """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        # the names in the order in which they were last checked, oldest check first
+        # The names of the parked keys. The name that was not looked up for the longest time comes first.
         self._names = dict.fromkeys(_names_in(notes.text))
         self._polled_at = 0.0
-        # whether no owner of the lease has saved names yet, not even an empty list
+        # True if no owner of the lease has saved a list of names, not even an empty one. Then the relay asks the parked store which keys
+        # are parked.
         self.never_saved = notes.text is None
 
     def __contains__(self, partition_key: str) -> bool:
@@ -46,7 +53,7 @@ class ParkedNames:
 
     async def poll(self, parking: Parking, scope: Scope) -> None:
         """
-        If the last poll was long enough ago, check some names in the parked store, and forget those of keys that were handed back.
+        At most every `POLL_SECONDS`, look some of the named keys up in the parked store, and forget the names of released keys.
 
         Raises:
             StoreError: the store refused or failed.
@@ -58,9 +65,9 @@ class ParkedNames:
 
     async def make_room(self, parking: Parking, scope: Scope, *, for_key: str, check: bool = True) -> None:
         """
-        If the limit of parked keys is reached, check the names, and forget those of keys that were handed back.
+        If the lease names as many parked keys as the limit allows, forget the names of keys that the parked store no longer has.
 
-        `check` is False if the names were checked a moment ago.
+        `check` is False if the parked store was asked a moment ago.
 
         Raises:
             ParkingFull: as many keys as the limit allows are still parked.
@@ -71,12 +78,12 @@ class ParkedNames:
         if len(self) >= parking.max_keys and for_key not in self:
             raise ParkingFull(
                 f"{len(self._names)} partition keys of one lease are parked, as many as the limit allows, so "
-                f"{for_key!r} cannot be; list them, release or drop some, or raise the limit."
+                f"{for_key!r} cannot be parked. List the keys, release some of them, or raise the limit."
             )
 
     async def _forget_handed_back(self, parking: Parking, scope: Scope, *, most: int) -> None:
         due = list(self._names)[:most]
-        for name in due:  # checked names move to the end
+        for name in due:  # move these names to the end, so that the next poll looks up other names
             self._names[name] = self._names.pop(name)
         for name in due:
             if not await parking.is_parked(name, scope):

@@ -1,4 +1,7 @@
-"""Operator actions on parked keys: list them, park one by hand, release one, drop an event, erase a record."""
+"""
+What an operator can do with parked keys: list them, park a key by hand, release a key, drop an event, erase a record.
+`release.py` sends the events of a released key.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,15 @@ from cosmos_outbox.parking.release import Release, Released, Send, first_held
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 
-# The held events of a key, its records of dropped or edited events, and its documents that cannot be read
+# Three lists for one key: the events that wait, the records of dropped or edited events, and documents that cannot be read.
 _Events = tuple[tuple[ParkedEvent, ...], tuple[ParkedEvent, ...], tuple[Unreadable, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
     """
-    A parked key, its held events in order, and the records of events that were dropped or sent with an edited payload, oldest first.
+    A parked key with two lists: the events that wait, in order, and the records of events that were dropped or sent
+    with an edited payload.
     """
 
     key: ParkedKey
@@ -55,9 +59,10 @@ class ParkedKeys:
 
     Args:
         store: the parked store.
-        send: sends held events; only `release` needs it. For events of an outbox, `relay.released_events.resending(publisher)`.
+        send: sends the events of a released key; only `release` needs it. For events of an outbox it is
+            `relay.released_events.resending(publisher)`.
         scope: the processor and the container of the events. Defaults to empty names, as in tests.
-        retry: for how long one operation on the store is tried. Defaults to 10 s.
+        retry: for how long a failed operation on the store is repeated. Defaults to 10 s.
         utcnow: returns the time for records. No decision about order depends on it.
     """
 
@@ -74,7 +79,10 @@ class ParkedKeys:
         self._retry, self._utcnow = retry or RetryOptions(), utcnow
 
     async def list(self) -> tuple[ParkedKey | Unreadable, ...]:
-        """Return all parked keys, the oldest first, then those whose documents cannot be read. A key parked a moment ago may be missing."""
+        """
+        Return all parked keys: those parked first come first, and those whose documents cannot be read come last. A key that was parked a
+        moment ago may be missing.
+        """
         query = partial(self._store.keys, processor=self._scope.processor, container=self._scope.container)
         found = readable_keys(await retry_reads(query, self._retry))
 
@@ -107,7 +115,7 @@ class ParkedKeys:
 
     async def first_held(self, partition_key: str) -> ParkedEvent | None:
         """
-        Return the event that a release would send first; None if the key holds none.
+        Return the event of a parked key that a release would send first; None if no event of the key waits.
 
         Raises:
             KeyNotParked: the key is not parked.
@@ -121,16 +129,17 @@ class ParkedKeys:
 
     async def records(self, partition_key: str) -> tuple[ParkedEvent | Unreadable, ...]:
         """
-        Return the records of a key's events that were dropped or sent with an edited payload: the oldest first, unreadable ones last.
+        Return the records of a key's events that were dropped or sent with an edited payload. The oldest comes first, and records that
+        cannot be read come last.
 
-        The records stay when the key is handed back.
+        The records stay in the parked store when the key is released.
         """
         _, records, unreadable = await self._events(self._scope.partition_of(partition_key))
         return (*records, *unreadable)
 
     async def find_events(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
         """
-        Return, by its id, each of the given events that is held or has a record.
+        Return, by id, those of the given events that wait in the parked store, were dropped, or were sent with an edited payload.
 
         Raises:
             ParkingError: a document cannot be read.
@@ -147,13 +156,16 @@ class ParkedKeys:
         return found
 
     async def load_key_filter(self) -> Callable[[str], bool]:
-        """Return a function that says whether a partition key has held events or records. One query reads the answer for all keys now."""
+        """
+        Query the parked store once for all keys. Return a function that says whether it has events of a partition key.
+        """
         partitions = await retry_reads(self._store.partitions, self._retry)
         return lambda partition_key: self._scope.partition_of(partition_key) in partitions
 
     async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
         """
-        Park a key by hand. The relays hold its events from their next poll on, within 15 seconds.
+        Park a key by hand. The workers find out within 15 seconds. From then on its events wait in the parked store and
+        are not sent.
 
         Returns:
             The parked key. A key that was parked already stays unchanged.
@@ -184,15 +196,18 @@ class ParkedKeys:
         by: str | None = None,
     ) -> Released:
         """
-        Send the held events of a key in order, and the events that arrive meanwhile. Then hand the key back to the relays.
+        Send the waiting events of a parked key in order, and the events that arrive meanwhile. After that the key is no
+        longer parked, and the workers send its next events.
 
-        A release takes the key over from an earlier one that still runs or was killed, and goes on where that one stopped.
+        If an earlier release of the key still runs or was killed, this release takes over and goes on where the earlier
+        release stopped.
 
         Args:
             partition_key: the key.
             edited: the payload (`data`) to send instead of the payload of the first held event. The event keeps its id. The committed
                 payload stays in the parked store, in the record of the event.
-            event_id: the event that `edited` is for. If another release has sent that event since the caller looked, this one is refused.
+            event_id: the event whose payload `edited` replaces. If another release has sent this event meanwhile, the
+                call is refused.
             by: the name of the operator, for the record of an edited event.
 
         Returns:
@@ -230,9 +245,10 @@ class ParkedKeys:
 
         A second drop of the same event adds its own operator and reason to the record.
 
-        The key stays parked until it is released. A release that is under way stops. Two things cannot be undone. A worker that read the
-        event before it was parked, or a release that was about to send it, may still send it, if the broker accepts it by now. And if
-        events go to several topics, events behind the one that parked the key may already be in another topic.
+        The key stays parked until it is released. A release of the key that runs now stops. Two things cannot be
+        undone. First, a worker that read the event before it was parked, or a release that was about to send it, may
+        still send it, if the broker accepts it by now. Second, if events go to several topics, events behind the event
+        that parked the key may already be in another topic.
 
         Raises:
             KeyNotParked: the key is not parked, or does not hold the event.
@@ -243,7 +259,7 @@ class ParkedKeys:
         async def step() -> ParkedEvent:
             key = await self._key(partition_key)
             event = await self._record(event_id, key.partition)
-            if event is not None and decision in event.decisions:  # the answer to the first attempt was lost
+            if event is not None and decision in event.decisions:  # an earlier attempt wrote the decision
                 return event
             if event is not None and event.status is EventStatus.DROPPED:
                 again = event.with_decision(decision)
@@ -273,8 +289,8 @@ class ParkedKeys:
         """
         Erase payloads and errors from the record of an event. The record itself stays, so that no replay sends the event again.
 
-        The id of the event and the partition key are not erased. Nor is the event in its own container, which stays until its time to live
-        ends, and nor are the copies that consumers have.
+        The id of the event and the partition key are not erased. Consumers may have copies of the event, and the event
+        stays in its own container until its time to live ends.
 
         Raises:
             KeyNotParked: there is no record of the event.

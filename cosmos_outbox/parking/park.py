@@ -1,4 +1,7 @@
-"""Park: put an event that cannot be sent, and the later events of its partition key, into a queue; and say whether a key is parked."""
+"""
+Park: put an event that cannot be sent, and the later events of its partition key, into a queue; and say whether a key is parked.
+`relay/topics_and_refusals.py` decides which events cannot be sent.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ from cosmos_outbox.stored_documents import size_on_wire
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
-_PATIENCE_SECONDS = 2.0  # how long an append waits for a release to hand the key back
+_PATIENCE_SECONDS = 2.0  # how long a worker that adds an event waits for a release that is about to end
 _BATCH_BYTES = 1_500_000  # a transactional batch may have 2 MB; the rest is room for JSON escapes
 _WRAPPING_BYTES = 1000  # about the size of an event's document without the event
 
@@ -65,11 +68,11 @@ ItemT = TypeVar("ItemT", bound=Parkable)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldResult(Generic[ItemT]):
     """
-    The outcome of `Parking.hold`.
+    What became of the events that `Parking.hold` was to put into the queue of a parked key.
 
     parked: whether the key is parked.
     not_held: the events that the caller has to send, because the key is not parked.
-    decided: for a message that is in no queue because an operator has dropped it or sent it with another payload: which of the two.
+    decided: DROPPED or SENT if the message is in no queue, because an operator has dropped it or sent it with another payload.
     """
 
     parked: bool
@@ -82,9 +85,9 @@ class FoundKeys:
     """
     The parked keys that a query found. The query may lag behind writes.
 
-    parked: all of them.
-    by_hand: the keys that an operator parked by hand, so that no lease names them. A key whose document cannot be read is among them, so
-        that its events wait.
+    parked: all parked keys.
+    by_hand: the keys that an operator parked by hand. No lease names them. A key whose document cannot be read is among them, so that
+        its events wait.
     """
 
     parked: frozenset[str] = frozenset()
@@ -99,10 +102,10 @@ class Parking:
         store: the parked store.
         max_keys: how many keys of one lease may be parked. Defaults to 1,000.
         max_events: how many events of one key may be held. Defaults to 10,000.
-        retry: for how long one operation is tried. Defaults to 10 s.
+        retry: for how long one failed operation is repeated. Defaults to 10 s.
         utcnow: returns the time for records. No decision about order depends on it.
-        references: whether an event that does not fit is held without its payload, which a release reads in the event's own container.
-            Defaults to True. A consumer passes False, because a message has no such container.
+        references: whether an event that is too large for the parked store is stored without its payload, which a release reads in the
+            event's own container. Defaults to True. A consumer passes False, because a message has no such container.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Parking:
 
     async def keys(self, scope: Scope) -> FoundKeys:
         """
-        Return all parked keys, as a query finds them.
+        Return all parked keys of a processor and a container. A key that was parked a moment ago may be missing.
 
         Raises:
             StoreError: the store refused or failed.
@@ -135,7 +138,8 @@ class Parking:
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
-        Say whether a key is parked, given its name in a lease. A key whose document cannot be read counts as parked.
+        Say whether a key is parked. `name` is the name by which a lease lists the key: the key itself, or its hash if the key is long (see
+        `broker_id`). A key whose document cannot be read counts as parked.
 
         Raises:
             StoreError: the store refused or failed.
@@ -159,9 +163,10 @@ class Parking:
         scope: Scope = Scope(),  # noqa: B008 - a frozen value
     ) -> HoldResult[ItemT]:
         """
-        Put events at the end of their key's queue. If the key is not parked, return the events as those that have to be sent.
+        Put events at the end of their key's queue. If the key is not parked, put them nowhere: the result lists them as `not_held`.
 
-        All earlier events of the key must have been sent or held. The call may be repeated, also by another process.
+        The caller must have sent all earlier events of the key, or put them into the queue. The call may be repeated,
+        also by another process.
 
         Args:
             partition_key: the key of all the events.
@@ -174,44 +179,45 @@ class Parking:
             StoreError: the store refused or failed.
         """
         due, parked, partition = list(items), False, scope.partition_of(partition_key)
-        # the record of the first message, if an operator dropped it or had it sent with another payload
+        # The record of the first message in the parked store, if an operator dropped it or had it sent with another payload.
         decided: ParkedEvent | None = None
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step() -> None:
             nonlocal due, parked, decided
-            # A write that parks the key proves, by its success, that the key was not parked before. So no other proof is needed then.
+            # If this call is to park the key, its write succeeds only if the key was not parked before, so an old read does no harm.
+            # Otherwise no write follows if the key is missing, so `key_in` has to prove that it is.
             parks = bool(due) and failure is not None and due[0].id == failure.event_id
             key = await key_in(self._store, partition, prove=not parks)
             parked = key is not None
             if not due:
-                # The store has all events already, although perhaps from a later parking of the key than the one that was read.
+                # The parked store has all events already, so there is nothing to append.
                 return
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
-                raise PreconditionFailed("The key is about to be handed back.")
+                raise PreconditionFailed("A release of the key is about to end: try again.")
             if key is None:
                 if failure is None or not parks:
                     return
                 key = new_key(partition_key, partition, scope, failure, now=self._utcnow())
-            # Forget the record, because another program may write it meanwhile: a refused append reads it again.
+            # An operator's decision counts for one attempt only, because it may change. If the append is refused, read the decision again.
             replaced, decided = decided, None
             try:
                 count = await self._append(key, due, failure, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
                     decided = await self._find_decision(key, due[0])
-                    # A dropped message that arrives after its key was handed back was sent again on purpose, so it is held like any other
-                    # message of a parked key. But it does not park its key again if its handler fails again.
+                    # If a message that an operator dropped comes again after its key was released, it was sent again on purpose. So it waits
+                    # behind a parked key like any other message. But if its own handler fails again, it does not park the key.
                     again = failure is None and decided is not None and decided.is_dropped_before(key)
                     due = due if again else await self._behind_known(key.partition, due)
                     if not due and not self._references:
-                        return  # an operator has decided about the message, so it needs no place in the queue
+                        return  # an operator has dropped the message, or sent it with another payload
                 raise
             due, parked = due[count:], True
 
         left = 0
-        while due and len(due) != left:  # stop if a step appended nothing, because the key is not parked
+        while due and len(due) != left:  # a step that appends nothing has found that the key is not parked
             left = len(due)
             await retry_on_conflict(step, self._retry)
         return HoldResult(parked=parked, not_held=due, decided=decided.status if decided else None)
@@ -223,12 +229,14 @@ class Parking:
         failure: Failure | None,
         replaced: ParkedEvent | None,
     ) -> int:
-        """Write the key and as many events as fit into one batch. Return how many events the batch had."""
+        """
+        Write the key's document and the first events in one batch, as many as fit. Return how many events these are.
+        """
         room = self._max_events - key.held
         if room <= 0:
             raise ParkingFull(
-                f"{key.held} events of partition key {key.partition_key!r} are held, as many as the limit allows; "
-                "release or drop them, or raise the limit."
+                f"{key.held} events of partition key {key.partition_key!r} are held, as many as the limit allows. "
+                "Release or drop them, or raise the limit."
             )
         now, batch_size = self._utcnow().isoformat(), 0
         events: list[ParkedEvent] = []
@@ -257,7 +265,7 @@ class Parking:
         except RequestTooLarge:
             if not self._references:
                 raise
-            # Cosmos DB measures sizes in its own way, so the batch may be too large in spite of the estimate. So store one event only, and
+            # Cosmos DB measures sizes in its own way, so the batch may be too large in spite of the estimate. Store the first event alone,
             # without its payload, which a release can read in the event's own container.
             events = [events[0].as_reference()]
             await self._commit(key, events, failure)
@@ -275,16 +283,17 @@ class Parking:
         await self._store.commit(key.partition, writes)
 
     async def _find_decision(self, key: ParkedKey, item: Parkable) -> ParkedEvent | None:
-        # Only a message needs this. An event with a record arrives again only if its page is read again, and then its record stays. A
-        # message may arrive again after its key was handed back, and then replaces its record of that earlier time.
+        # Look for the record of an operator's decision only if this is a message of a consumer. An operator may send a dropped message
+        # again after its key was released, and then the message replaces the record. The record of a worker's event stays when the event
+        # comes again.
         if self._references or key.etag is None:
             return None
         record = event_of(await self._store.read(parked_id(item.id), key.partition))
         return None if record.status is EventStatus.HELD else record
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
-        # Skip all events up to the last one that has a document in the parked store: that event is held, was dropped or was sent with
-        # another payload. The events before it were sent or are held as well.
+        # Skip all events up to the last event that has a document in the parked store. That event is in the queue, was dropped or was sent
+        # with another payload. The events before it were sent or are in the queue, because events are appended in order.
         first = due[: MAX_BATCH_OPERATIONS - 1]
         ids = [parked_id(item.id) for item in first]
         known = await self._store.present(partition, ids)
@@ -300,8 +309,8 @@ async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> P
     """
     Return the parked key whose documents are in this partition of the parked store; None if the key is certainly not parked.
 
-    If `prove` is False, None only means that a read found no document, perhaps at a replica that lags behind. The caller's own write then
-        shows whether there is one.
+    If `prove` is False, None is not certain: the read may have come from a replica that lags behind. Then the caller's own write has to
+    show whether the key is parked.
 
     Raises:
         PreconditionFailed: the key is parked, but the read was behind; read again.
@@ -310,8 +319,8 @@ async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> P
     try:
         return key_of(await store.read(KEY_ID, partition))
     except NotFound:
-        # A read may lag behind, but a write does not. So try to delete the document under an etag that matches none: NotFound proves that
-        # the key is not parked.
+        # A read may lag behind, but a write does not. So try to delete the document under an etag that no document has. If Cosmos DB answers
+        # "not found" and not "wrong etag", the key is not parked.
         with suppress(NotFound):
             if prove:
                 await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
@@ -320,7 +329,7 @@ async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> P
 
 async def read_parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:
     """
-    Return a parked key, as a single read finds it.
+    Read a parked key from the store.
 
     Raises:
         KeyNotParked: the key is certainly not parked.

@@ -31,10 +31,10 @@ from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.stored_documents import Document, size_on_wire
 
 KEY_ID = "outbox.key"
-BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
-NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # an etag that no document has
+BY_HAND = "ParkedByHand"  # the `reason` of the failure of a key that an operator parked by hand
+NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # no document has this etag
 
-_LONGEST_PARTITION = 2000  # bytes; Cosmos DB takes partition keys of 2,048
+_LONGEST_PARTITION = 2000  # in bytes; Cosmos DB accepts partition keys of up to 2,048 bytes
 _LONGEST_ERROR = 2000
 _LONGEST_META = 32_000
 _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
@@ -46,7 +46,8 @@ def _name_in_store(name: str) -> str:
     return _OTHER_NAMES.get(name) or to_camel(name)
 
 
-# The types of the fields of a document. Pydantic checks only the class of a value, so that a text with half a surrogate pair can be read.
+# How the fields of a document are named and checked. Pydantic checks only the class of a value (`InstanceOf`): its own check of texts would
+# refuse half a surrogate pair, which a stored event may contain.
 _OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_etag"}
 _STORED = ConfigDict(alias_generator=_name_in_store)
 _Text = InstanceOf[str]
@@ -54,20 +55,20 @@ _Number = InstanceOf[int]
 
 
 class KeyState(StrEnum):
-    """The state of a parked key."""
+    """The state of a parked key: it waits for an operator, or a release is sending its events."""
 
     PARKED = "parked"
     RELEASING = "releasing"  # a release is sending the events of the queue, or was killed while it did
-    # A release asks the relays to wait a moment before they append, so that it can empty the queue and hand the key back.
+    # A release asks the relays to wait a moment before they append more events, so that the queue becomes empty and the release can end.
     CLOSING = "closing"
 
 
 class EventStatus(StrEnum):
-    """The state of an event in the parked store."""
+    """The state of an event in the parked store: it waits in the queue, or is kept as a record."""
 
     HELD = "held"
-    DROPPED = "dropped"  # dropped by an operator; kept as the record of that decision
-    SENT = "sent"  # sent with another payload than the committed one; kept as the record of that
+    DROPPED = "dropped"  # an operator dropped the event; the document stays as a record of the decision
+    SENT = "sent"  # the event was sent with another payload; the document stays as a record
     PURGED = "purged"  # the contents are erased; the document stays, so that no replay sends the event again
 
 
@@ -85,11 +86,14 @@ class Scope:
     container: _Text = ""
 
     def partition_of(self, partition_key: str) -> str:
-        """Return the partition of the parked store that has the documents of a key."""
+        """Return the partition key, in the parked store, under which the documents of a parked key are stored."""
         return self.partition_named(broker_id(partition_key))
 
     def partition_named(self, name: str) -> str:
-        """Return the partition for the name of a key in a lease: the key itself or, if it is long, its hash."""
+        """
+        Return the partition key, in the parked store, for the name by which a lease lists a parked key. The name is the key itself or, if
+        that is long, its hash.
+        """
         partition = json.dumps([self.processor, self.container, name], ensure_ascii=False)
         raw = partition.encode("utf-8", "surrogatepass")
         return partition if len(raw) <= _LONGEST_PARTITION else f"{HASHED}{hashlib.sha256(raw).hexdigest()}"
@@ -98,11 +102,11 @@ class Scope:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """
-    Why an event could not be sent.
+    Why an event could not be sent, or a message could not be handled.
 
     reason: the name of the error's class.
     error: the text of the error.
-    attempts: how often it was tried to send the event.
+    attempts: how many attempts were made.
     frames: the calls outside of this library that led to the error, such as those of a handler.
     """
 
@@ -137,9 +141,9 @@ class ParkedKey:
     A parked partition key. Its queue has the events at the positions `first` to `next - 1`, including dropped ones.
 
     partition: the partition key of its documents in the parked store.
-    epoch: an id of this parking of the key; the next time the key is parked, it gets another one.
+    epoch: an id for this time that the key is parked. After a release, the key gets another id when it is parked again.
     claim: the id of the newest release, while it runs or after it was killed. A later release or drop replaces the claim.
-    held: how many events of the queue are held.
+    held: how many events of the queue wait for a release. Dropped events do not count.
     """
 
     __pydantic_config__ = _STORED
@@ -158,7 +162,10 @@ class ParkedKey:
     etag: _Text | None = None
 
     def write(self) -> Write:
-        """Return the write that creates the key's document or, if the key was read from the store, replaces it under the etag read."""
+        """
+        Return the write that creates the key's document. If the key was read from the store, the write replaces the document, and fails if
+        another program has changed it since.
+        """
         stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
         document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
         kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
@@ -168,7 +175,7 @@ class ParkedKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedEvent:
     """
-    An event in the queue of a parked key, or the record that stays of an event.
+    An event in the queue of a parked key, or the record of an event that was dropped or sent with another payload.
 
     id: the id of its document in the parked store.
     event: the event's document as the change feed delivered it, or with the payload that an operator gave it.
@@ -198,7 +205,7 @@ class ParkedEvent:
 
     @property
     def event_id(self) -> str:
-        """Return the id of the event."""
+        """Return the id of the event in its own container."""
         return str(self.event["id"])
 
     @property
@@ -208,7 +215,7 @@ class ParkedEvent:
         return data if isinstance(data, Mapping) else {}
 
     def is_dropped_before(self, key: ParkedKey) -> bool:
-        """Say whether an operator dropped the event when its key was parked at an earlier time."""
+        """Say whether an operator dropped the event at an earlier time, before the key was released and parked again."""
         return self.status in (EventStatus.DROPPED, EventStatus.PURGED) and self.epoch != key.epoch
 
     def as_reference(self) -> ParkedEvent:
@@ -221,7 +228,10 @@ class ParkedEvent:
         return replace(self, event=event, referenced=True)
 
     def write(self) -> Write:
-        """Return the write that creates the event's document or, if the event was read from the store, replaces it under the etag read."""
+        """
+        Return the write that creates the event's document. If the event was read from the store, the write replaces the document, and fails
+        if another program has changed it since.
+        """
         document: Document = {"type": "parkedEvent"}
         document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
         document["event"] = {
@@ -241,12 +251,12 @@ class ParkedEvent:
         return replace(self, event=event, referenced=False, original=original).with_decision(decision)
 
     def with_decision(self, decision: Decision) -> ParkedEvent:
-        """Return the event with one more decision."""
+        """Return the event with one more decision of an operator."""
         return replace(self, decisions=(*self.decisions, decision))
 
     def without_contents(self, decision: Decision) -> ParkedEvent:
-        """Return the record that stays when the contents of the event are erased."""
-        # The reason of a decision is erased, because it may name a person. Who decided what, and when, stays for an audit.
+        """Return the record without the event's contents. It stays in the store, so that no replay sends the event again."""
+        # Erase the reasons of decisions, because they may name a person. Who decided what, and when, stays for an audit.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)
         return replace(purged, failure=None, original=None, note=None, decisions=(*decisions, decision))
@@ -257,7 +267,7 @@ def parked_id(event_id: str) -> str:
     try:
         check_id(name := f"event.{event_id}")
     except UsageError:
-        # Cosmos DB would refuse the id: it is that of a message from a producer without this library
+        # Cosmos DB would refuse this id, which a producer without this library gave to its message: use a hash of it.
         return f"event.{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return name
 
@@ -265,7 +275,7 @@ def parked_id(event_id: str) -> str:
 def new_key(
     partition_key: str, partition: str, scope: Scope, failure: Failure, *, now: datetime
 ) -> ParkedKey:
-    """Return the parked key that a caller is about to write for the first time, with a new epoch and an empty queue."""
+    """Return a parked key with a new epoch and an empty queue, which the caller is about to write to the parked store."""
     return ParkedKey(
         partition_key=partition_key,
         partition=partition,
@@ -310,7 +320,7 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
     """
-    A key or an event whose document cannot be read.
+    A parked key or an event whose document in the parked store cannot be read.
 
     document_id: the id of the document.
     """
@@ -321,12 +331,12 @@ class Unreadable:
 
 
 def readable_keys(documents: Iterable[Mapping[str, Any]]) -> list[ParkedKey | Unreadable]:
-    """Return the parked keys that documents describe. A document that cannot be read becomes an Unreadable."""
+    """Return the parked keys that documents describe. A document that cannot be read is returned as an `Unreadable`."""
     return [_readable(key_of, document) for document in documents]
 
 
 def readable_events(documents: Iterable[Mapping[str, Any]]) -> list[ParkedEvent | Unreadable]:
-    """Return the events that documents describe, without documents of keys. One that cannot be read becomes an Unreadable."""
+    """Return the events that documents describe, and skip documents of keys. An event that cannot be read becomes an `Unreadable`."""
     return [_readable(event_of, one) for one in documents if one.get("type") == "parkedEvent"]
 
 
@@ -350,7 +360,7 @@ _KEY_FIELDS, _EVENT_FIELDS = (
 def _read(kind: TypeAdapter[ValueT], names: frozenset[str], document: Mapping[str, Any]) -> ValueT:
     """Return a document as an object. If a field is missing or has a wrong value, raise a ParkingError that names the document."""
     try:
-        itemgetter(*sorted(names))(document)  # a KeyError names the missing field
+        itemgetter(*sorted(names))(document)  # if a field is missing, this raises a KeyError that names it
         return kind.validate_python(document)
     except (KeyError, ValidationError) as error:
         key = document.get("key", document.get("partitionKey"))

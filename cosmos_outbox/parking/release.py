@@ -1,4 +1,8 @@
-"""Release: send the events of a parked key from the beginning of its queue, then hand the key back to the relays."""
+"""
+Release: send the events of a parked key from the beginning of its queue. After that the key is no longer parked. An event
+leaves the queue after it was sent, so after a crash another release sends what is left, and perhaps the last events again.
+`park.py` puts events into the queue.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ from cosmos_outbox.parking.parked_documents import (
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
-# how many events one batch takes off the queue; it also writes the key's document
+# The most events that one batch takes off the queue of a key. One operation of the batch is left for the key's document.
 _CHUNK = MAX_BATCH_OPERATIONS - 1
-# After this many rounds through the queue, the release asks the relays to wait before they append. Otherwise the queue of a busy key might
-# never be empty.
+# After a release has sent the whole queue this many times, and found new events each time, it asks the relays to wait before they append.
+# Otherwise the queue of a busy key might never become empty.
 _ROUNDS_BEFORE_CLOSING = 2
 _GIVE_UP_SECONDS = 5.0
 
@@ -45,9 +49,9 @@ class SendResult:
     attempts: int = 1
 
 
-# The type of a function that sends held events in order, and stops at the first that is refused. If the function raises an OutboxError, it
-# is unknown which events were sent, and the same events are sent again before any later one. The second argument is a function that is
-# awaited before each send but the first. It raises ReleaseTakenOver once a later release or drop of the key began.
+# The type of a function that sends the events of a parked key in order, and stops at the first event that is refused. If it raises an
+# OutboxError, it is unknown which events were sent, and they are sent again before any later event. Its second argument is a function that
+# has to be awaited before each send but the first, and raises ReleaseTakenOver once a later release or drop of the key began.
 Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitable[SendResult]]
 
 
@@ -60,14 +64,15 @@ class Released:
 
     @property
     def handed_back(self) -> bool:
-        """Say whether the relays send the key's events again."""
+        """Say whether the release sent all events, so that the key is no longer parked and the relays send its next events."""
         return self.failure is None
 
 
 @dataclass(slots=True, kw_only=True)
 class Release:
     """
-    One release of a key. Its claim stands in the key's document, until a later release or drop replaces it.
+    One release of a key. It writes its claim, an id of its own, into the key's document. A later release or drop replaces the claim, and
+    then this release stops.
 
     known: the key as this release last read or wrote it, so that it need not be read again. If another program has changed the key since,
         the next write is refused, because it requires the etag.
@@ -84,7 +89,8 @@ class Release:
 
     async def run(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> Released:
         """
-        Claim the key, send the events of its queue and hand the key back. After an error or a cancellation, give the claim up.
+        Take the key for this release, send the events of its queue and delete its document, so that the relays send its next events.
+        After an error or a cancellation, let another release take the key.
 
         Raises:
             OutboxError: see `ParkedKeys.release`.
@@ -93,7 +99,8 @@ class Release:
             await self._claim(edited, event_id, by)
             return await self._empty()
         except BaseException:
-            # If giving up the claim fails too, raise the error that ended the release. The next release replaces a claim that is left.
+            # Remove the id of this release (its claim) from the key's document. If that fails too, raise only the error that ended the
+            # release: the next release of the key replaces the id.
             with suppress(errors.OutboxError, TimeoutError):
                 async with asyncio.timeout(_GIVE_UP_SECONDS):
                     await self._give_up()
@@ -103,7 +110,7 @@ class Release:
         sent, rounds, behind = 0, -1, 0
         while (found := await self._due()) is not None:
             key, due = found
-            # all events that were in the queue when the round began have been sent
+            # A round of this release ends when all events have been sent that were in the queue when the round began.
             if due[0].position >= behind:
                 rounds, behind = rounds + 1, key.next
             held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
@@ -125,12 +132,12 @@ class Release:
         """
         Write the id of this release into the key's document, and an edited payload into the first event, before anything is sent.
 
-        So a later release that goes on sends the same edited payload.
+        If this release dies, a later release sends the same edited payload.
         """
 
         async def step() -> None:
             key = await read_parked_key(self.store, self.partition, self.partition_key)
-            if key.claim == self.claim_id:  # the answer to the first attempt was lost
+            if key.claim == self.claim_id:  # an earlier attempt wrote this id, and its answer was lost
                 return
             edits: list[Write] = []
             if edited is not None:
@@ -150,8 +157,8 @@ class Release:
 
     async def _due(self) -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
         """
-        Return the key and the first events of its queue in order, including dropped ones. If the queue is empty, delete the key's document,
-        which hands the key back, and return None.
+        Return the key and the first events of its queue in order, including dropped events. If the queue is empty, delete the key's document
+        and return None: the key is no longer parked, and the relays send its next events.
         """
         deleting: ParkedKey | None = None
 
@@ -159,7 +166,7 @@ class Release:
             nonlocal deleting
             key = await self._read_key()
             if deleting is not None and (key is None or key.epoch != deleting.epoch):
-                return None  # either the answer to the deletion was lost, or the key was parked again since
+                return None  # the deletion succeeded, although its answer was lost
             key = self._check(key)
             if key.first == key.next:
                 deleting = key
@@ -174,14 +181,13 @@ class Release:
 
     async def _take_off(self, passed: Sequence[ParkedEvent], state: KeyState) -> None:
         """
-        Remove the first events from the key's queue, and set the key's state.
-
-        The state tells relays whether to wait before they append further events of the key.
+        Remove the first events from the key's queue, and set the key's state. In the state CLOSING, relays wait a moment before they append
+        further events of the key.
         """
 
         async def step() -> None:
             key = self._check(await self._read_key())
-            if key.first <= passed[-1].position:  # else the answer to the first attempt was lost
+            if key.first <= passed[-1].position:  # else an earlier attempt succeeded, and its answer was lost
                 first, held = passed[-1].position + 1, key.held - len(sent)
                 left = replace(key, state=state, first=first, held=held, failure=None)
                 await self._write(left, *[_removal(event, now=self.utcnow()) for event in sent])
@@ -191,13 +197,16 @@ class Release:
             await retry_on_conflict(step, self.retry)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception, attempts: int) -> Failure:
-        """End the release at a refused event: give up the claim and save the new failure. The key stays parked."""
+        """
+        End the release at a refused event: remove the release's id (its claim) from the key's document, and save the new failure there.
+        The key stays parked.
+        """
         attempts += event.failure.attempts if event.failure is not None else 0
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
         async def step() -> None:
             key = await self._read_key()
-            # If the document already says this, an earlier attempt wrote it and its answer was lost.
+            # If the document names no release and has this failure already, an earlier attempt wrote it, and only the answer was lost.
             if key is None or key.claim is not None or key.failure != failure:
                 stopped = replace(self._check(key), state=KeyState.PARKED, claim=None, failure=failure)
                 await self._write(stopped, replace(event, failure=failure).write())
@@ -213,14 +222,17 @@ class Release:
         await retry_on_conflict(step, self.retry)
 
     async def _read_key(self) -> ParkedKey | None:
-        """Return the key. The first attempt uses the known one; a later attempt reads it again, because another program changed it."""
+        """
+        Return the key. The first attempt uses the key that this release last wrote. A later attempt reads it again, because another program
+        has changed it.
+        """
         key, self.known = self.known, None
         return key or await key_in(self.store, self.partition)
 
     def _check(self, key: ParkedKey | None) -> ParkedKey:
         if key is not None and key.claim == self.claim_id:
             return key
-        # The claim is another one or, if a later release has handed the key back, the document is gone.
+        # A later release or drop has written its own id into the document, or a later release has ended and deleted the document.
         raise errors.ReleaseTakenOver(
             f"A later release or drop of partition key {self.partition_key!r} began, so this release stops."
         )
@@ -231,7 +243,10 @@ class Release:
 
 
 def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
-    """Return the write that takes a sent event off the queue. An event with an edited payload stays as a record; others are deleted."""
+    """
+    Return the write that takes a sent event off the queue. If its payload was edited, its document stays as a record. Otherwise the document
+    is deleted.
+    """
     if sent.original is None:
         return Write(kind=WriteKind.DELETE, id=sent.id)
     return replace(sent, status=EventStatus.SENT, closed_at=now.isoformat()).write()
@@ -239,10 +254,10 @@ def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
 
 async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     """
-    Return the first events of a key's queue in order, including dropped ones: as many as one batch can take off the queue.
+    Return the first events of a key's queue in order, including dropped events: as many as one batch can take off the queue.
 
     Raises:
-        PreconditionFailed: the read was behind; read again.
+        PreconditionFailed: the read returned an older state; read again.
         ParkingError: the document of the first event cannot be read.
     """
     if key.first == key.next:
@@ -252,10 +267,11 @@ async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     )
     positions = [document.get("position") for document in documents]
     if not positions or positions != list(range(key.first, key.first + len(positions))):
-        # An event is missing, because this read may be older than the read of the key. Later events must not overtake it.
+        # An event seems to be missing: its document is unreadable, or the list of events is older than the key's document. Raise an error,
+        # so that no later event overtakes the missing event.
         if unreadable := await _unreadable_event(store, key):
             raise unreadable
-        raise errors.PreconditionFailed("The list of held events is behind; read it again.")
+        raise errors.PreconditionFailed("The list of held events is out of date: read it again.")
     events = []
     for document in documents:
         try:
@@ -263,13 +279,13 @@ async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
         except errors.ParkingError:
             if not events:
                 raise
-            break  # the events before it can be sent
+            break  # return the events before the unreadable event: they can be sent
     return events
 
 
 async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
     """
-    Return the event that a release would send first; None if the key holds none.
+    Return the event that a release would send first; None if no event of the key waits.
 
     Raises:
         PreconditionFailed, ParkingError: see `queue_of`.
@@ -285,7 +301,9 @@ async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
 
 
 async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> errors.ParkingError | None:
-    """Return the error of a document in the queue that cannot be read, and so seems to be missing. Return None if all can be read."""
+    """
+    Find a document that cannot be read, and so seems to be missing from the queue, and return its error. Return None if all can be read.
+    """
     after = ""
     while documents := await store.page(key.partition, after=after):
         after = str(documents[-1]["id"])

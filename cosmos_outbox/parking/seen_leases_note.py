@@ -1,4 +1,7 @@
-"""Seen leases: a note in the parked store that a processor has had leases. If the lease container is lost, the note is still there."""
+"""
+Seen leases: a note in the parked store that a processor has had leases. If the lease container is lost, the note shows that leases
+existed. `changefeed/bootstrap.py` decides whether leases were lost.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _ID = "outbox.processor"
 
 
 async def note_first_run(store: ParkedStore, scope: Scope) -> None:
-    """Store the note that the processor has had leases of the container. A second call changes nothing."""
+    """Store the note that the processor has had leases of the container, if it is not stored yet."""
     partition = scope.partition_named("")
     document = {"id": _ID, "partitionKey": partition, "type": "processor", "processor": scope.processor}
     with suppress(Conflict):
@@ -20,7 +23,7 @@ async def note_first_run(store: ParkedStore, scope: Scope) -> None:
 
 
 async def has_run(store: ParkedStore, scope: Scope) -> bool:
-    """Say whether the store has the note that the processor has had leases of the container."""
+    """Say whether the processor has ever had leases of the container: a document in the parked store says so."""
     try:
         await store.read(_ID, scope.partition_named(""))
     except NotFound:
