@@ -1,9 +1,9 @@
 """
 The ports: the protocols for what the library needs from outside, such as stores and topics, with the guarantees of every implementation.
 
-The implementations are in `cosmos_outbox.adapters`: for Azure, and in memory for tests and simulation. One suite of tests per port, its
-contract, runs over all of them. The contracts of publishers and subscriptions are in `cosmos_outbox_testing.contracts`, to test your own
-implementations as well. Documents cross a port as stored JSON, so that fields of other programs survive.
+The implementations are in `cosmos_outbox.adapters`: for Azure, and in memory for tests and simulation. Each port has a suite of tests, its
+contract, which runs over all its implementations. To test your own publisher or subscription, use the contracts in
+`cosmos_outbox_testing.contracts`. Documents cross a port as stored JSON, so that fields of other programs survive.
 """
 
 from cosmos_outbox.ports.change_feed import (

@@ -1,4 +1,7 @@
-"""The port for the change feed of a container, and for the handler of its changes."""
+"""
+The interfaces (ports) to the change feed of a container, and to a handler of its changes. `adapters/cosmos/feed.py`
+reads the change feed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainer:
-    """The names of a container that are part of its leases' ids, and the paths of its partition key."""
+    """The container whose change feed is read: the names that its leases' ids contain, and its partition key paths."""
 
     account_host: str
     database_rid: str
@@ -23,7 +26,7 @@ class MonitoredContainer:
 
 
 class StartFrom(StrEnum):
-    """Where the reading of a range begins if it has no continuation."""
+    """Where a worker begins to read a range for which no position (continuation) is stored."""
 
     BEGINNING = "beginning"
     NOW = "now"
@@ -38,10 +41,10 @@ class ChangePage:
         and are always in one page, so a page may be longer than was asked for.
     continuation: where the next page begins. It is always valid; save it even if `documents` is empty.
     latest_lsn: the newest LSN of the physical partition when the page was read, if the service returned it.
-    skipped: whether the page is empty only because all its changes were filtered out (of other ranges, or before `start`). More may
-        follow, so read on at once.
+    skipped: whether the page is empty only because all its changes were filtered out: they belong to other ranges, or are older than
+        `start`. More changes may follow, so read on at once.
     range_id: the id of the physical partition, if the service returned it.
-    size: bytes of JSON, if known.
+    size: the size of the page in bytes of JSON, if known.
     dropped, last_lsn: set by the processor: how many changes it dropped because its handler does not want them, and the LSN
         of the last change that it read, dropped or not.
     """
@@ -77,7 +80,7 @@ class ChangeFeed(Protocol):
 
     async def partition_id(self, feed_range: FeedRange) -> str:
         """
-        Return the id of the physical partition that serves a range: the `LeaseToken` of a version 0 lease.
+        Return the id of the physical partition that serves a range. .NET's leases of version 0 have it as `LeaseToken`.
 
         The id is never taken from a cache, because after a split and a merge the same bounds have another id.
 
@@ -104,8 +107,8 @@ class ChangeFeed(Protocol):
         Args:
             feed_range: the range to read.
             container_rid: the resource id of the container, as `describe` returned it when the first continuation was read.
-            continuation: that of the page before, or None.
-            start: a time stands for its whole second: all changes whose `_ts` is not before that second.
+            continuation: the `continuation` of the page before; None to begin at `start`.
+            start: where to begin without a continuation. A time is rounded down to its second, because `_ts` has whole seconds.
             max_items: about how many documents the page has at most.
 
         Raises:
@@ -121,9 +124,9 @@ class Notes:
     """
     The note that a handler leaves in a lease for the lease's next owner: one text, or None.
 
-    The write that saves a checkpoint also saves the note, and the write that acquires the lease reads it. So an owner knows
-    the notes about every page before the checkpoint. The note may be newer than the checkpoint, and also be about
-    a page that no checkpoint covers yet. Keep it short: a lease is one document of at most 2 MB, written several times a second.
+    The write that saves a checkpoint also saves the note, and the worker that acquires the lease reads it. So an owner knows what was noted
+    about every page before the checkpoint. The note may be newer than the checkpoint, and be about a page that no checkpoint covers yet.
+    Keep the note short: a lease is one document of at most 2 MB, which is written several times a second.
     """
 
     text: str | None = None
@@ -134,12 +137,12 @@ class ChangeBatch:
     """
     One page of changes of one lease, as a handler gets it: never empty, and in the order of the feed.
 
-    tenure: the number of the tenure. If a worker acquires the lease again, the number is another one, and what the handler remembers
-        of the lease may be out of date: another worker may have had the lease meanwhile.
+    tenure: the number of the tenure, which is the time for which a worker holds the lease. If the worker acquires the lease again, the
+        number is another one. What the handler remembers of the lease may be out of date by then, because another worker may have had it.
     page: the number of the batch within the tenure, from 1. After a `LeaseCheckpointed` with that number or a higher one, no worker gets
         the batch again.
-    notes: the notes of the lease; the same object for all batches of a tenure.
-    moving: a function. A handler that takes long calls it when a part of the batch is done, so that the lease does not count as stalled.
+    notes: the text that the handler keeps in the lease; the same object for all batches of a tenure.
+    moving: a function. A slow handler calls it whenever a part of the batch is done, so that the lease does not count as stalled.
     processor, container_rid, key_paths: the name of the processor, the container that was read, and where its documents keep
         their partition key.
     """
@@ -156,12 +159,13 @@ class ChangeBatch:
 
 
 class ChangeHandler(Protocol):
-    """A function that handles changes. When it returns, the whole batch is done, and a checkpoint may cover it."""
+    """An async function that handles changes. When it returns, the whole batch is done, and the position after it may be saved."""
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
-        Handle a batch. After an error, a crash or a lost lease, a worker gets the same batch again: this one or another.
+        Handle a batch. After an error, a crash or a lost lease, this worker or another one gets the same batch again.
 
-        The call is cancelled when the lease can no longer be trusted. The handler must then stop at once.
+        The call is cancelled when the lease was not renewed in time, because another worker may own it soon. The handler must
+        then stop at once.
         """
         ...

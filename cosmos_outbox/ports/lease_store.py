@@ -1,4 +1,4 @@
-"""The port for the container of leases."""
+"""The interface (port) to the container of leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Documents, and the time by the service's clock when they were read. Only that clock decides whether a lease has expired."""
+    """Lease documents, and when they were read by the service's clock. Only that clock decides whether a lease has expired."""
 
     documents: tuple[Document, ...]
     read_at: datetime
@@ -20,9 +20,10 @@ class Listing:
 
 class LeaseStore(Protocol):
     """
-    A container of small documents, which are written under an etag: leases, and the marker and the lock that their creation needs.
+    A container of leases. It also has two small documents for their creation: a lock, and a marker that all leases exist.
 
-    Every write returns the document with its new `_etag`.
+    A document is replaced or deleted only if it still has the etag that the caller read. Every write returns the document with its new
+    `_etag`.
     """
 
     async def partitioned_by_id(self) -> bool:

@@ -1,4 +1,4 @@
-"""The port for the container of parked partition keys and their events."""
+"""The interface (port) to the container of parked partition keys and their events. `parking/park.py` decides what is written into it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from cosmos_outbox.stored_documents import Document
 
 class ParkedStore(Protocol):
     """
-    The container of parked partition keys. Documents are written under an etag, stay until they are deleted, and are read a page at a
-    time.
+    The container of parked partition keys and their held events. A document stays until it is deleted, and is changed only under its etag.
 
-    With session consistency, a read may be behind the writes of other programs; a write never is. A list of documents of one partition
-    key may lack the reader's own writes, but is never older than what the reader has read of that partition key before. So a release that
-    has read a key does not find an event in its queue that was dropped by then. All documents have an `id` and a `partitionKey`. Events in
-    a queue also have an `epoch` and a `position`, and keys have the `type` "parkedKey".
+    With session consistency, a read may miss recent writes of other programs. A list of documents of one partition key may also miss the
+    reader's own writes, but is never older than what the reader has read of that partition key before. So a release that has read a parked
+    key finds no event that was dropped before that.
+
+    All documents have an `id` and a `partitionKey`. Held events also have an `epoch` and a `position`, which order them. Parked keys have
+    the `type` "parkedKey".
     """
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         """
-        Return a document with its `_etag`. A caller sees its own writes, and a document because of which one of them was refused.
+        Return a document with its `_etag`. A caller sees its own writes. If one of its writes was refused because of a document, it sees
+        that document.
 
         Raises:
             NotFound: there is no such document, or the replica that was read does not have it yet.
@@ -43,12 +45,13 @@ class ParkedStore(Protocol):
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         """
-        Return the documents of one epoch from position `first` on, ordered by position; fewer than `limit` if they are large.
+        Return the held events of one epoch (one parking of the key) from position `first` on, ordered by position. There may be fewer than
+        `limit` if they are large.
         """
         ...
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
-        """Return which of the given documents exist."""
+        """Return those of the given ids under which a document of the partition key exists."""
         ...
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
@@ -56,7 +59,7 @@ class ParkedStore(Protocol):
         ...
 
     async def partitions(self) -> frozenset[str]:
-        """Return all partition keys that have documents of events, for all processors."""
+        """Return the `partitionKey` of all documents of held events, for all processors."""
         ...
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:

@@ -1,4 +1,4 @@
-"""The port for a topic to which messages are sent."""
+"""The interface (port) to a topic to which messages are sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Publisher(Protocol):
 
     Calls on one lane are carried out one after another, calls on different lanes side by side. A publisher may also have these members:
 
-        batch_bytes    how many bytes a batch may have, so that a relay gives a lane about as many; None if that is not known yet
+        batch_bytes    how many bytes a batch may have; the relay passes about this many to each call. None if it is not known yet
         system         the name of the broker in spans and metrics (OpenTelemetry's `messaging.system`); without it, `servicebus`
-        check()        raises the error that `publish` would raise, and sends nothing; awaited before a worker counts as ready
+        check()        a coroutine that raises the error that `publish` would raise, and sends nothing; a worker is ready only after it
     """
 
     @property
     def lanes(self) -> int:
-        """Return the number of lanes, known before the publisher is opened; lane numbers run from 0."""
+        """Return the number of lanes (ordered streams), which is known before the publisher is opened. The first lane is 0."""
         ...
 
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:

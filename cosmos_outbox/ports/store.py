@@ -1,4 +1,7 @@
-"""The port for the container of entities and their events, from which applications read and to which they commit."""
+"""
+The interface (port) to the container of entities and their events, from which applications read and to which they commit.
+`adapters/cosmos/store.py` implements it for Cosmos DB.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from cosmos_outbox.stored_documents import Document
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
-# The most bytes of an event's JSON. It is less than a request may have, because a parked copy with its metadata must fit into one, too.
+# The most bytes of an event's JSON. That is less than the 2 MB of a request, because the copy of a parked
+# event has metadata in addition.
 MAX_EVENT_BYTES = 1_900_000
 
 
@@ -57,7 +61,7 @@ class Store(Protocol):
 
     @property
     def key_paths(self) -> KeyPaths:
-        """Return the container's partition key paths. Callers always pass a value for each of the paths."""
+        """Return the container's partition key paths. A partition key has a value for each path, also in calls of this port."""
         ...
 
     async def read(
@@ -74,8 +78,8 @@ class Store(Protocol):
         Args:
             document_id, partition_key: those of the document.
             if_none_match: an etag that the caller knows, or None.
-            newest: whether the replica that takes writes is asked, so that no write is missing that any caller has committed. Then
-                `if_none_match` has no effect. Defaults to False.
+            newest: whether to read from the replica that takes writes, which has the commits of all callers. If so, `if_none_match` has no
+                effect. Defaults to False.
 
         Raises:
             NotFound: there is no such document, or its TTL has passed.
@@ -91,9 +95,9 @@ class Store(Protocol):
         Raises:
             NotFound, Conflict, PreconditionFailed: the write of the document `document_id` could not be applied, so none was.
                 `actual` is None if the service does not name the document's etag.
-            RequestTooLarge, InvalidRequest, AccessDenied: the service refused; none was applied.
-            TooManyRequests: throttled; none was applied.
-            StoreUnavailable: the outcome is unknown (all or none were applied), unless `applied` is False.
+            RequestTooLarge, InvalidRequest, AccessDenied: the service refused the commit; no write was applied.
+            TooManyRequests: the service throttles the caller; no write was applied.
+            StoreUnavailable: it is unknown whether all writes or none were applied. If `applied` is False, none were.
         """
         ...
 
@@ -109,8 +113,8 @@ class Store(Protocol):
         """
         Return a page of the documents of some types, of one partition key or, if it is None, of all keys. Each document comes once.
 
-        Documents of one key are ordered by id; those of all keys come in an order of the store. Documents whose `data.deleted` is true are
-        left out unless `include_deleted`.
+        Documents of one key are ordered by id. For documents of all keys, the store chooses the order. Documents whose `data.deleted` is
+        true are left out unless `include_deleted`.
 
         Raises:
             InvalidRequest: `continuation` is not from this store.
@@ -132,7 +136,7 @@ class Store(Protocol):
 
         Args:
             sql: selects whole documents, `SELECT * FROM c …`.
-            parameters: by name, with the @.
+            parameters: the values of the query's parameters by name, with the @.
 
         Raises:
             InvalidRequest: the service does not understand the query, or `continuation` is from another query.

@@ -1,4 +1,7 @@
-"""The port for a subscription or queue from which messages are received."""
+"""
+The interface (port) to a subscription or queue from which messages are received. `adapters/servicebus/subscription.py`
+implements it on the SDK.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ class Retry:
     """
     The message is to be delivered again, before any later message of its session.
 
-    after_seconds: how long the receiver keeps the message before that. Defaults to 0.
-    counted: whether the broker counts this as one of the deliveries that it allows. On an entity without sessions it always does.
+    after_seconds: how long the receiver keeps the message before it gives the message back. Defaults to 0.
+    counted: whether the broker counts this delivery against the subscription's maximum delivery count. Without sessions, it always does.
         Defaults to True.
     """
 
@@ -60,7 +63,7 @@ class Session(Protocol):
         """
         Return until when the lock is surely held, in the running loop's time; infinite while nothing is locked.
 
-        On an entity without sessions, this is about the lock of the message that was received last.
+        On a subscription or queue without sessions, the lock is that of the message that was received last.
         """
         ...
 
@@ -69,12 +72,12 @@ class Session(Protocol):
         Return the next message, or None if none came in time. The caller has to settle the previous message first.
 
         Raises:
-            LockLost, SubscriptionUnavailable: the session can no longer be used. The methods below raise these errors as well.
+            LockLost, SubscriptionUnavailable: the session can no longer be used. `renew` and `settle` raise these errors as well.
         """
         ...
 
     async def renew(self) -> None:
-        """Renew the lock, so that `trusted_until` is later."""
+        """Renew the lock, so that the receiver may use it for longer (`trusted_until`)."""
         ...
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
