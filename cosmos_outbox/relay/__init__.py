@@ -6,7 +6,7 @@ Theory of operation
 A change feed processor calls a `Relay` with every page of a lease. The relay returns when the broker has accepted every
 event of the page, or the parked store holds it. Only then does the processor move the checkpoint.
 
-    relay                 handle a page in rounds: send the events of some keys, hold those of the others
+    relay                 handle a page: put the events of parked keys into the parked store (hold them), and send all others
     sending_lanes         parse a page once, assign its events to lanes by key, and send the events of each lane in order
     ceiling               limit the messages a second, for all lanes and leases of a process
     topics_and_refusals   send to several topics side by side; decide whether a refusal is the message's fault or the topic's
@@ -17,7 +17,7 @@ event of the page, or the parked store holds it. Only then does the processor mo
 
 A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane. Many keys share a
 lane, and one batch carries the messages of many keys. A page uses only as many lanes as it has full batches. A key may
-change lanes between pages: when a page is done, none of its messages is in flight. The first lane of each lease is another.
+change lanes between pages: when a page is done, none of its messages is in flight. Leases begin on different lanes.
 
     page --------> lane 0: [a1 a2 c1] --publish--> accepted ------------------------------> page done -> checkpoint
                    lane 1: [b1 b2]    --publish--> unavailable -> back off -> same again --^

@@ -1,5 +1,6 @@
 """
 CloudEvents 1.0: put the messages of the relay into the CNCF's envelope, in the structured or the binary mode of its AMQP binding.
+`message_format.py` makes these messages and their ids. `received_cloudevents.py` reads CloudEvents for consumers.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 class ContentMode(StrEnum):
     """Where a message carries the attributes of its CloudEvent."""
 
-    STRUCTURED = "structured"  # in the body: one JSON object that also has the data
-    BINARY = "binary"  # in application properties; the body is the data
+    STRUCTURED = "structured"  # the attributes are in the body, in one JSON object with the data
+    BINARY = "binary"  # the attributes are in application properties; the body is the data alone
 
 
 def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) -> OutboundMessage:
     """
-    Return the message as a CloudEvent. Its ids, session, subject and properties stay as they are. A resend of a message gives an equal one.
+    Return the message as a CloudEvent. Its ids, session, subject and properties stay as they are. The same message always gives an equal
+    CloudEvent, so the topic's duplicate detection works.
 
     Args:
         source: where the events come from, a URI reference; `source` and `id` together are unique.
@@ -35,7 +37,7 @@ def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) 
         return replace(message, properties={**message.properties, **prefixed})
     attributes["datacontenttype"] = message.content_type
     envelope = json.dumps(attributes, ensure_ascii=False, separators=(",", ":")).encode()
-    # The body is inserted as it is, because parsing and writing the JSON again could change it.
+    # Insert the body as it is: parsing the JSON and writing it again could change it.
     body = envelope[:-1] + b',"data":' + message.body + b"}"
     return replace(message, body=body, content_type=STRUCTURED_CONTENT_TYPE)
 
@@ -46,7 +48,7 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
         "specversion": "1.0",
         "id": message.message_id,
         "source": source,
-        # The type must not be empty, but other programs write events without an action. Their type is "event".
+        # CloudEvents forbids an empty type, but other programs write events without an action: call those "event".
         "type": message.subject or "event",
     }
     if entity_id := properties.get("entity-id"):

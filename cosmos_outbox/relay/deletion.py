@@ -1,9 +1,10 @@
 """
 Deletion: delete events of chosen types once they were sent and no worker can read them again.
 
-Without deletion, Cosmos DB deletes an event when its TTL ends, with request units that no other work needs. `delete_after_publish`
-is for events that must not stay that long; each deletion is an ordinary, paid write. Nothing is deleted while the container has another
-processor, because that processor may not have read the events that this one has sent.
+Cosmos DB deletes every event when its TTL ends, with request units that no other work needs (`domain/events.py` has the default TTL).
+The setting `delete_after_publish` is for events that must not stay that long. Each of its deletions is an ordinary, paid write. Nothing
+is deleted while another processor reads the container, because that processor may not have read the events yet that this processor has
+sent.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from cosmos_outbox.retries import Backoff
 from cosmos_outbox.stored_documents import size_on_wire
 
 ALL_ACTIONS = "*"
-# How long an event stays at least. A commit whose answer was lost looks for its event, and takes a missing event as proof that it was not
-# applied (decision 5). So an event must not be deleted too soon.
+# How long an event stays after it was sent. A commit whose answer was lost looks for its own event. If the event is missing, the commit
+# counts as not applied (decision 5), so an event that is deleted too soon would have its commit repeated.
 DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
-# This is shorter than `keep`. So a new processor is noticed before any event is deleted that was written after the processor's first lease.
+# This is shorter than the time for which an event is kept. So another processor that starts now is noticed before events are deleted that
+# it has not read yet.
 _POLL_OTHERS_SECONDS = 30.0
 _REPORT_AGAIN_SECONDS = 60.0
 
@@ -38,7 +40,8 @@ _Ids = list[tuple[PartitionKey, list[str]]]  # the ids of events to delete, by p
 
 class Deletion:
     """
-    A handler that calls the relay and later deletes the events that it sent. `hear` is a hook, which notes which checkpoints were written.
+    A handler that calls the relay, and later deletes the events that the relay sent. Its method `hear` has to be a hook of the processor, to
+    learn which checkpoints were written.
 
         async with Deletion(relay.handle, store, delete={"ContactDeletedEvent"}, others=others) as deletion:
             processor = ChangeFeedProcessor(feed, leases, deletion, options, hooks=(log_hook, deletion.hear))
@@ -46,7 +49,7 @@ class Deletion:
     Deletion is not guaranteed: after a crash, a lost lease or a failure of the store, events stay until their TTL ends.
 
     Args:
-        handler: sends the events; when it returns, all of the page is sent or held in the parked store.
+        handler: sends the events. When it returns, every event of the page was sent or put into the parked store.
         store: the container of the events.
         delete: the actions of the events to delete; `*` stands for all. If it is empty, nothing is deleted.
         others: a function that returns the names of other processors of the container. Nothing is deleted while there are any, or while
@@ -69,8 +72,9 @@ class Deletion:
         self._handler, self._store, self._notify = handler, store, records.guard(notify)
         self._actions, self._others, self._keep_seconds = frozenset(delete), others, keep.total_seconds()
         self._backoff = Backoff()
-        self._alone_until = float("-inf")  # on the loop's clock
-        # for each lease: the pages that were handled and that no checkpoint covers yet, with the events to delete, oldest first
+        # Until this time, assume that no other processor reads the container.
+        self._alone_until = float("-inf")
+        # for each lease: the pages that were handled since the last checkpoint, oldest first, each with the events to delete
         self._handled: dict[str, deque[tuple[int, _Ids]]] = {}
         self._due: asyncio.Queue[tuple[float, _Ids]] = asyncio.Queue()
         self._waiting = 0
@@ -89,7 +93,7 @@ class Deletion:
         await self._handler(page)
         ids: dict[Hashable, tuple[PartitionKey, list[str]]] = {}
         for delivery in filter(self._is_to_delete, page.events):
-            # this is never None for an event, but the type checker does not know that
+            # `key_of` never returns None for an event, but the type checker does not know that.
             if (key := batch.key_paths.key_of(delivery.document)) is not None:
                 ids.setdefault(identity(key), (key, []))[1].append(delivery.id)
         if ids:
@@ -97,11 +101,14 @@ class Deletion:
 
     def _is_to_delete(self, delivery: Delivery) -> bool:
         asked = ALL_ACTIONS in self._actions or delivery.event.action in self._actions
-        # A larger event is not deleted: if it was parked without its payload, a release reads the payload in this container.
+        # Never delete a large event. It may have been parked without its payload, and then a release reads the payload in this container.
         return asked and size_on_wire(delivery.document) <= MAX_EVENT_BYTES // 2
 
     def hear(self, record: records.Record) -> None:
-        """At a checkpoint, schedule the deletion of the events that it covers. If a lease moved, forget its pages that none covers."""
+        """
+        When a checkpoint was written, schedule the deletion of the events before it. When a lease moved to another worker, forget the
+        pages after its last checkpoint, because that worker reads them again.
+        """
         if isinstance(record, records.LeaseMoved):
             self._handled.pop(record.lease, None)
         if not isinstance(record, records.LeaseCheckpointed):
@@ -110,7 +117,7 @@ class Deletion:
         while handled and handled[0][0] <= record.pages:
             _, ids = handled.popleft()
             events = sum(len(event_ids) for _, event_ids in ids)
-            # Do not remember more events, to limit memory. Cosmos DB deletes these when their time to live ends.
+            # Too many events wait already: forget the events of this page, to limit memory. Cosmos DB deletes them when their TTL ends.
             if self._waiting + events > _MOST_WAITING:
                 reason = f"Lease {record.lease}: {self._waiting} events wait to be deleted already."
                 self._notify(records.EventDeletion(outcome="skipped", events=events, reason=reason))
@@ -128,7 +135,7 @@ class Deletion:
                 self._waiting -= len(event_ids)
 
     async def _delete(self, partition_key: PartitionKey, left: list[str]) -> None:
-        """Delete events of one partition key in one batch, except those that are gone already."""
+        """Delete events of one partition key in one batch. An event that no longer exists is left out of the batch."""
         attempt, key = 0, key_text(partition_key)
         while left:
             await self._until_alone()

@@ -1,4 +1,7 @@
-"""Relay: the handler that sends the events of a page of changes as messages, and returns when the broker has accepted all of them."""
+"""
+Relay: the handler that sends the events of a page of changes as messages, and returns when the broker has accepted all of them. If the
+broker refuses a message, `topics_and_refusals.py` decides whether the message or the topic is at fault.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from cosmos_outbox.relay.sending_lanes import (
 from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
-_HOLDING_AT_ONCE = 8  # the number of keys whose events are written to the parked store at the same time
-# how many leases a relay remembers: more than one process can serve. A lease that was forgotten is treated like a new one.
+_HOLDING_AT_ONCE = 8  # the number of keys whose events may be written to the parked store at once
+# How many leases a relay remembers, to limit memory: one process seldom owns as many. A lease that was forgotten is treated like a new one.
 _MOST_LEASES = 1000
 
-# For each partition key: the events that are still to be sent or held, in order
+# By partition key: the events of a page, in order, that are still to be sent or to be put into the parked store.
 Streams = Mapping[str, list[Delivery]]
 
 
@@ -40,8 +43,8 @@ class _Lease:
     """
     What the relay remembers of a lease from page to page.
 
-    first_lane: the lane that sends the first events of each page.
-    tenure: the tenure in which the worker owns the lease.
+    first_lane: the number of the lane (a stream to the topic) that sends the first events of each page.
+    tenure: a number that is different each time this worker acquires the lease.
     parked: the names of the parked keys of the lease's range.
     accepted: the events of an unfinished page that the topic or the parked store already has.
     """
@@ -55,14 +58,15 @@ class _Lease:
 @dataclass(slots=True)
 class _Progress:
     """
-    The state of a page while the relay sends or holds its events.
+    The state of a page while the relay sends its events, or puts them into the parked store ("holds" them).
 
     done: the events that the topic or the parked store has.
-    failures: for each key that is to be parked, why its first event cannot be sent.
+    failures: for each partition key that is to be parked, why its first event cannot be sent.
     unsendable: rejected events that cannot be parked, because there is no parked store.
     errors: the errors because of which events could be neither sent nor held.
-    full: whether the limit of parked keys is reached, so that the keys are not checked again: that takes some requests for each key.
-    looked_up: keys that no lease names, but for which the relay has asked the parked store.
+    full: whether the limit of parked keys is reached. The relay then does not check again which keys are still parked, because that takes
+        some requests for each key.
+    looked_up: keys that no lease names, and for which the relay has already asked the parked store.
     """
 
     lease_name: str
@@ -80,13 +84,13 @@ class _Progress:
 
 class Relay:
     """
-    Publishes the events of each batch that it is called with; a handler for a ChangeFeedProcessor.
+    The handler of a ChangeFeedProcessor that sends the events of each page to the topic.
 
     One relay serves all leases of a worker at once.
 
     Args:
         publisher: the topic, or `Topics`.
-        parking: holds the events of a partition key whose next event can never be sent. Defaults to none: the lease halts at such an event.
+        parking: keeps the events of a partition key whose next event can never be sent. Defaults to none: the lease halts at such an event.
         believed: after how many refusals in a row the topic counts as at fault instead of the messages, so that the lease halts.
             Defaults to 5.
         backoff: the wait between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
@@ -114,7 +118,7 @@ class Relay:
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
-        Parse a page and handle it.
+        Parse a page of the change feed and send its events.
 
         Raises:
             OutboxError: see `handle`.
@@ -123,16 +127,15 @@ class Relay:
 
     async def handle(self, page: EventPage) -> None:
         """
-        Return when the broker has accepted every event of the page, or the parked store holds it.
-
-        While the broker is unavailable, keep trying.
+        Send every event of the page, or put it into the parked store ("hold" it). Return when the broker or the parked
+        store has all of them. While the broker is unavailable, keep trying.
 
         Raises:
             MessageRejected: an event can never be sent as it is, and there is no parked store.
             ParkingError: the lease names parked keys, and there is no parked store.
             TopicRefusesAll: the topic refuses every message.
-            ParkingFull, StoreError: events could not be held.
-                When one of these errors is raised, all events of other partition keys have been accepted.
+            ParkingFull, StoreError: events could not be put into the parked store.
+                Before one of these errors is raised, the events of all other partition keys were sent or held.
         """
         batch = page.batch
         lease = self._lease_of(batch)
@@ -144,20 +147,20 @@ class Relay:
         if self._parking is None and len(lease.parked):
             raise ParkingError(
                 f"Lease {batch.lease!r} has {len(lease.parked)} parked keys, but no parked store is configured. New events "
-                "of these keys would overtake their held events. Name the parked store again, and release the keys first."
+                "of these keys would overtake their held events. Name the parked store again, and release the keys before you remove it."
             )
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
-            # No owner has saved names of parked keys: this is the first lease of its range, or the one before was lost with its names. So
-            # ask the store for all parked keys.
+            # No owner has saved names of parked keys in this lease: it is the first lease of its range, or replaces a lease that was lost
+            # with its names. So ask the parked store for all parked keys, before an event of one of them is sent too early.
             if lease.parked.never_saved:
                 self._polled_at = asyncio.get_running_loop().time()
                 self._found = await self._parking.keys(scope)
                 lease.parked.add(*self._found.parked)
             await self._poll(scope, lease.parked)
-        # Remember which events of an unfinished page are done. The page may be read again after the broker has forgotten their message ids, and
-        # would not drop copies of them.
+        # Remember which events of an unfinished page the topic has, so that they are not sent again with the page. The broker may have
+        # forgotten their message ids by then, and would deliver the copies.
         before, lease.accepted = lease.accepted, set()
         progress = _Progress(
             lease_name=batch.lease, lease=lease, scope=scope, done={*before}, moving=batch.moving
@@ -175,31 +178,35 @@ class Relay:
                 f"({len(progress.unsendable)} of its partition keys have such an event): {error}"
             ) from error
         if before & (handled := {delivery.key for delivery in page.events}):
-            # The page may be shorter than when it was read before. Then some of the events that are done come with the next page.
+            # A page that is read again may be shorter than before. Then the next page brings some events that were sent already, so
+            # still remember them.
             lease.accepted = before - handled
 
     def _lease_of(self, batch: ChangeBatch) -> _Lease:
         lease = self._leases.pop(batch.lease, None)
         if lease is None or lease.tenure != batch.tenure:
-            # In a new tenure, forget what was done: another worker may have owned the lease meanwhile, and parked keys in a page that it
-            # did not finish, so that no lease names them. The page is then sent or held from its beginning. Each lease begins on another
-            # lane, because leases with few events would all wait for one lane otherwise.
+            # This worker has just acquired the lease. Forget what it sent when it owned the lease before: another worker may have owned it
+            # meanwhile, and parked keys in a page that it did not finish. Each lease begins on another lane, because leases with few events
+            # would all wait for the first lane otherwise.
             lane = next(self._lanes) if lease is None else lease.first_lane
             lease = _Lease(first_lane=lane, tenure=batch.tenure, parked=ParkedNames(batch.notes))
         self._leases[batch.lease] = lease
         if len(self._leases) > _MOST_LEASES:
-            del self._leases[next(iter(self._leases))]  # the lease whose last page is the oldest
+            del self._leases[next(iter(self._leases))]  # forget the lease whose last page is longest ago
         return lease
 
     async def _poll(self, scope: Scope, names: ParkedNames | None = None, *, at_once: bool = False) -> None:
-        """From time to time, ask the store for keys that no lease names, and for those that were handed back. Report a failure."""
+        """
+        Ask the parked store which keys operators have parked or released, at most every 15 seconds. Report a failure, and go on.
+        """
         if self._parking is None:
             return
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
                 now = asyncio.get_running_loop().time()
                 if at_once or now - self._polled_at >= POLL_SECONDS:
-                    # One poll serves all leases of the worker. The time is set first, so that a query that fails is not repeated at once.
+                    # One query serves all leases of the worker. Store the time before the query, so that a failed query is not
+                    # repeated at once.
                     self._polled_at = now
                     self._found = await self._parking.keys(scope)
                 if names is not None:
@@ -213,8 +220,8 @@ class Relay:
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """
-        Send the events of some keys and hold those of the others. Return the events for the next round: those to hold because they could
-        not be sent, and those to send because their key is no longer parked.
+        Put the events of parked keys into the parked store, and send the events of all other keys. Return the events for which this has
+        to be repeated: events that could not be sent and are to be parked, and events whose key is no longer parked and that are to be sent.
         """
         to_hold = {
             key: stream
@@ -249,8 +256,8 @@ class Relay:
     async def _collect_rest(
         self, result: LaneResult, progress: _Progress, sent: Streams
     ) -> dict[str, list[Delivery]]:
-        """Take over the result of the lanes. Return the events that are to be sent again or held in the next round."""
-        again = list(result.parked_by_hand)  # the first event of each key
+        """Note what the lanes sent. Return, by key, the events of this page that are still to be sent again or to be parked."""
+        again = list(result.parked_by_hand)  # the first event of each key that an operator has parked
         progress.done |= result.accepted
         if self._parking is None:
             progress.unsendable += result.rejected
@@ -260,7 +267,7 @@ class Relay:
                 progress.failures[key] = failure_of(event_id, error, attempts=attempts)
                 again.append(delivery)
         if result.accepted:
-            # The topic accepts messages, so send the doubtful ones again: if the topic refuses them and accepts another, they are at fault.
+            # The topic has accepted messages, so the refused messages may be at fault, and not the topic. Send them again, to find out.
             again += [first for first, _ in result.doubted]
         elif result.doubted:
             parked = await self._find_parked(progress, {first.key[0] for first, _ in result.doubted})
@@ -273,10 +280,10 @@ class Relay:
 
     async def _find_parked(self, progress: _Progress, doubted: set[str]) -> set[str]:
         """
-        Return which of the keys are parked although no lease names them: an owner parked them and then lost its lease, or an operator
-        parked them a moment ago.
+        Return which of the `doubted` keys, whose events the topic refused, are parked although the lease does not name them: an owner
+        parked them and then lost its lease, or an operator parked them a moment ago.
 
-        The events of these keys can be held even while the topic accepts nothing.
+        The events of a parked key go into the parked store, so they need not wait for a topic that accepts nothing.
         """
         unknown = doubted - progress.looked_up
         progress.looked_up |= unknown
@@ -290,21 +297,23 @@ class Relay:
         self, parking: Parking, progress: _Progress, key: str, stream: Sequence[Delivery]
     ) -> list[Delivery]:
         """
-        Append the events to the queue of their parked key; park the key first if one of them was rejected.
+        Append events to the queue of their parked key. If the topic rejected one of them, park the key first.
 
-        Return the events that are not held, because the key is not parked any more.
+        Return the events that have to be sent after all, because an operator has released the key.
         """
         failure, parked = progress.failures.pop(key, None), progress.lease.parked
         try:
             if failure is not None:
                 async with progress.making_room:
                     await parked.make_room(parking, progress.scope, for_key=key, check=not progress.full)
-                # Name the key in the lease before its events are held, because the key may be parked even if the outcome stays unknown.
+                # Name the key in the lease before its events are stored: the key may be parked even if the
+                # answer to the write is lost.
                 parked.add(key)
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
-        except OutboxError as error:  # the events of other partition keys can go on
-            # ParkingFull means that the limit of keys is reached if the lease does not name this key, else that of events.
+        except OutboxError as error:  # raise it at the end of the page, so that other partition keys go on
+            # ParkingFull has two causes. If the lease does not name this key, the limit of parked keys is
+            # reached. Otherwise the limit of this key's events is reached.
             progress.full |= isinstance(error, ParkingFull) and failure is not None and key not in parked
             progress.errors.append(error)
             record = records.ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)

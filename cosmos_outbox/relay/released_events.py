@@ -1,4 +1,7 @@
-"""Released events: send the held events of a parked key as the messages that the relay would have sent, in order."""
+"""
+Released events: when a parked key is released, send its events as the messages that the relay would have sent. `parking/release.py` gives
+them in the order of the key's queue.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ def resending(
     backoff: Backoff | None = None,
 ) -> Send:
     """
-    Return the function that sends the held events of a release to the topic.
+    Return a function for `ParkedKeys(send=...)`, which sends the events of a released key to the topic.
 
     Args:
-        publisher: the topic, or `Topics`, whose ceiling also limits a release.
+        publisher: the topic, or `Topics`, whose limit of messages a second also applies to a release.
         events: the container of the events. It is required for an event that was parked without its payload, and for a container that is
             partitioned on another path than /partitionKey.
-        retry: for how long the read of an event from its container is tried. Defaults to 10 s.
-        backoff: the wait between attempts to send. Defaults to 100 ms … 30 s, full jitter.
+        retry: for how long a failed read of an event from its container is repeated. Defaults to 10 s.
+        backoff: the wait between attempts to send. Defaults to a random part of 100 ms, which doubles up to 30 s.
     """
     paths = ON_PARTITION_KEY if events is None else events.key_paths
 
@@ -63,7 +66,7 @@ def resending(
 
 async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
     """
-    Return the whole document of a held event. If the event was parked without its payload, read the document in its own container.
+    Return the whole document of an event of a parked key. If the parked store lacks its payload, read the document in its own container.
 
     Raises:
         MessageRejected: the payload no longer exists. The error says what the operator can do.
@@ -101,13 +104,14 @@ async def _send_in_order(
     ensure_claimed: Callable[[], Awaitable[None]],
 ) -> SendResult:
     """
-    Send messages in order. If the broker rejects them or fails several times, send them one at a time to find the refused one.
+    Send messages in order. If the broker rejects them or fails several times, send them one at a time to find the refused message.
 
-    `ensure_claimed` is awaited before each send but the first, and before the first one too if it had to wait for the ceiling.
+    `ensure_claimed` checks that no later release or drop of the key began. It is awaited before each send but the first, and before the
+    first send too if the limit of messages a second made it wait.
 
     Raises:
         PublishError: the topic did not answer, several times.
-        ReleaseTakenOver: a later release or drop began.
+        ReleaseTakenOver: a later release or drop of the key began.
     """
     turns = publisher if isinstance(publisher, Topics) and publisher.at_once else None
     sent, attempt, size, first = 0, 0, (turns and turns.at_once) or len(messages), turns is None
@@ -132,7 +136,7 @@ async def _send_in_order(
             if len(chunk) == 1:
                 said = f"The broker failed {attempt} times with {error.condition} on this message: {error}"
                 return SendResult(events=sent, refusal=rejection or MessageRejected(said))
-            size, attempt = 1, 0  # only a message that is sent alone shows that it is the refused one
+            size, attempt = 1, 0  # send single messages, to find the message that is refused
         else:
             sent, attempt = sent + len(chunk), 0
     return SendResult(events=sent)

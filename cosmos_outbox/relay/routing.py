@@ -1,4 +1,7 @@
-"""Routing: which topics a message is sent to, by the action of its event or the type of its entity (`OUTBOX_ROUTES`)."""
+"""
+Routing: which topics a message is sent to, by the action of its event or the type of its entity (`OUTBOX_ROUTES`).
+`topics_and_refusals.py` sends the message to these topics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ Names = tuple[str, ...]  # the names of topics
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
     """
-    The rules by which the topics of a message are found: by the action of its event, else by the type of its entity, else the default.
+    The rules that give each message its topics. A rule for the action of the event applies before a rule for the type of the entity. A
+    message without a rule goes to the default topics.
 
     Raises:
         ConfigurationError: a route has no topic, so its events would be lost, or names a topic twice.
@@ -40,11 +44,11 @@ class Routes:
         return tuple(dict.fromkeys(topic for route in routes for topic in route))
 
     def topics_of(self, message: OutboundMessage) -> Names:
-        """Return the topics of a message."""
+        """Return the topics to which a message is sent."""
         return self.of(message.subject, str(message.properties.get("entity-type", "")))
 
     def of(self, action: str, entity_type: str) -> Names:
-        """Return the topics for events with this action of entities of this type."""
+        """Return the topics to which events with this action, of entities of this type, are sent."""
         return self.actions.get(action) or self.entity_types.get(entity_type) or self.default
 
 

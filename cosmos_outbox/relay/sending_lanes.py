@@ -1,8 +1,8 @@
 """
-Sending lanes: parse a page once, assign its events to lanes by partition key, and send the lanes side by side.
+Sending lanes: parse a page once, assign its events to lanes by partition key, and send on all lanes at the same time.
 
-A message that can never be sent stops only its own partition key. The pure functions, which come first in this module, decide which lane
-sends which events.
+A lane is one ordered stream of messages to the topic. A message that can never be sent stops only its own partition key. The pure
+functions, which come first in this module, decide which lane sends which events. `topics_and_refusals.py` decides what a refusal means.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cosmos_outbox.relay.topics_and_refusals import Refusals, Topics
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox.stored_documents import Document, StoredEvent, claims_to_be_an_event, stored_event
 
-EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key
+EventKey = tuple[str, str]  # partition key and id of an event: the id is unique only inside the partition key
 
-# the bytes of a page that one lane sends: with the overhead of AMQP, one batch of the Standard tier
+# How many bytes of a page one lane sends before a second lane is used. With AMQP's overhead, this is one batch of the Standard tier.
 LANE_BYTES = 192 * 1024
-_OVERHEAD_BYTES = 512  # about the size of a message without its body: ids, properties and encoding
-# after this many failures in a row, the sender asks the parked store whether an operator has parked the keys by hand
+_OVERHEAD_BYTES = 512  # about how many bytes a message takes besides its body: ids, properties, encoding
+# After this many failures in a row, the sender asks the parked store whether an operator has parked the waiting keys by hand.
 _ATTEMPTS_BEFORE_POLL = 5
 
 
@@ -68,7 +68,7 @@ PageHandler = Callable[[EventPage], Awaitable[None]]
 
 
 def event_page(batch: ChangeBatch) -> EventPage:
-    """Parse a page of the change feed."""
+    """Return the events of a page of the change feed, each with the message that is sent for it."""
     events, malformed = [], []
     for document in batch.documents:
         if (event := stored_event(document, batch.key_paths)) is not None:
@@ -76,7 +76,8 @@ def event_page(batch: ChangeBatch) -> EventPage:
             events.append(Delivery(id=event.id, key=key, event=event, message=message, document=document))
         elif claims_to_be_an_event(document):
             malformed.append(document)
-    # Sort the events, because the feed does not return the documents of one transactional batch, which share an LSN, in recorded order.
+    # Sort the events: documents of one transactional batch share an LSN, and the change feed does not return them in the order in which
+    # the events were recorded.
     events.sort(key=lambda delivery: delivery.event.order)
     return EventPage(batch=batch, events=tuple(events), malformed=tuple(malformed))
 
@@ -84,7 +85,7 @@ def event_page(batch: ChangeBatch) -> EventPage:
 def group_by_key(
     events: Iterable[Delivery], *, accepted: AbstractSet[EventKey] = frozenset()
 ) -> dict[str, list[Delivery]]:
-    """Group the events by partition key, in order, without those that are accepted already."""
+    """Group events by partition key, in order. Leave out the events that the topic has accepted already."""
     streams: dict[str, list[Delivery]] = {}
     for delivery in events:
         if delivery.key not in accepted:
@@ -96,18 +97,20 @@ def assign_lanes(
     streams: Collection[list[Delivery]], *, lanes: int, lane_bytes: int = LANE_BYTES
 ) -> list[list[Delivery]]:
     """
-    Return the events to send on each lane, in order. There are at most `lanes` lanes. Each gets about `lane_bytes`, if that is enough.
+    Return the events that each lane sends, in order. Use at most `lanes` lanes, and give each about `lane_bytes`, or more if the events do
+    not fit otherwise.
 
-    All events of a partition key are on one lane, next to each other. The next page may put the key on another lane,
-    because the topic then has all events of this page. A batch costs the sender as much as some messages, so a second lane is used
-    only if the first has a full batch.
+    All events of a partition key are on one lane, which keeps their order. The next page may put the key on another lane, because it is
+    sent only when the topic has all events of this page. Each batch has a cost of its own, so a second lane is used only if the first lane
+    has a full batch.
     """
     sizes = [sum(len(delivery.message.body) + _OVERHEAD_BYTES for delivery in stream) for stream in streams]
     share = max(lane_bytes, -(-sum(sizes) // lanes))
     assigned: list[list[Delivery]] = []
     current, before = -1, 0
     for stream, size in zip(streams, sizes, strict=True):
-        lane = (before + size // 2) // share  # a key's events go to the lane in which their middle falls
+        # Each lane has an equal share of all bytes. The key goes to the lane whose share has the middle of the key's bytes.
+        lane = (before + size // 2) // share
         if lane > current:
             current = lane
             assigned.append([])
@@ -116,16 +119,17 @@ def assign_lanes(
     return assigned
 
 
-# an event that the topic will never accept, the error, and the number of attempts
+# An event that the topic will never accept, the error that says so, and the number of attempts to send the event.
 Rejection = tuple[Delivery, MessageRejected, int]
 
 
 @dataclass(slots=True)
 class LaneResult:
     """
-    The result of the lanes for one round. The later events of a key whose event was not accepted are in none of the lists.
+    What became of the events that the lanes sent. Once an event was not accepted, the later events of its key are not sent, and are in
+    none of the lists.
 
-    moving: called each time that some events were accepted.
+    moving: a function that is called each time that the topic accepted some events.
     accepted: the events that the topic has.
     rejected: events that can never be sent.
     doubted: events that were refused, perhaps because the topic is at fault.
@@ -141,14 +145,15 @@ class LaneResult:
 
 class LaneSender:
     """
-    Sends events to the topics. It backs off while the broker is unavailable, and halves a refused batch until the refused message is found.
+    Sends events to the topics. While the broker is unavailable, it tries again with growing pauses. If a batch is refused, it sends halves
+    of the batch until it has found the refused message.
     """
 
     def __init__(self, publisher: Publisher, believed: int, backoff: Backoff, notify: Hook) -> None:
         self._topics = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
-        # one for each topic, because what one topic accepts shows nothing about another
+        # Judge each topic separately: what one topic accepts or refuses shows nothing about another topic.
         self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
-        self._took_something = False  # a topic accepted at least one message
+        self._took_something = False  # whether a topic has accepted a message since this worker began
         self._backoff, self._notify = backoff, notify
 
     def send(
@@ -162,14 +167,14 @@ class LaneSender:
         group: asyncio.TaskGroup,
     ) -> LaneResult:
         """
-        Start to send each stream in order. When the task group ends, the result says which events were accepted and which were not.
+        Start to send the events of each partition key in order. When the task group ends, the result says which events were accepted.
 
-        The messages of a refused batch are spread over all lanes by partition key, so that no key waits until the topic has refused the
-        messages of all others.
+        If a batch is refused, its messages are spread over all lanes by partition key, so that no key waits until the topic has refused the
+        messages of all other keys.
 
         Args:
             streams: the events of each partition key.
-            first_lane: the number of the lane that sends the first streams; the next lane sends the next ones.
+            first_lane: the number of the lane that sends the first keys; the next lane sends the next keys, and so on.
             parked: how many keys of the lease are parked, or are about to be parked.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
             moving: called each time that some events were accepted.
@@ -182,7 +187,7 @@ class LaneSender:
         lane_bytes = LANE_BYTES if batch is None else batch * 3 // 4
         shares = assign_lanes(streams, lanes=lanes, lane_bytes=lane_bytes)
         idle = deque((first_lane + number) % lanes for number in range(lanes))
-        waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
+        waiting = deque((share, 1) for share in shares)  # 1 is the number of the attempt to send the share
 
         def count_parked() -> int:
             return 0 if self._took_something else parked + len(result.rejected)
@@ -215,8 +220,11 @@ class LaneSender:
         parked: Callable[[], int],
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> Collection[list[Delivery]]:
-        """Send events in order. If messages of several partition keys were refused in one batch, return their events by key."""
-        # This gets more than one chunk only if a refused batch of one partition key is halved.
+        """
+        Send events in order on one lane. If a batch with messages of several partition keys was refused, return its events by key, so that
+        the keys can be sent separately.
+        """
+        # The events to send, each chunk with the number of its attempt. One chunk becomes two when a refused batch is halved.
         chunks = deque([(list(due), attempts)])
         failures = 0
         clock = asyncio.get_running_loop().time
@@ -241,7 +249,7 @@ class LaneSender:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
                     rest = await self._not_parked(rest, failures, result, parked_meanwhile)
-                    # Send the same messages first, because a later one must not enter the topic before them.
+                    # Send the failed messages again before any other, because a later message must not enter the topic before them.
                     chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
                     raise
@@ -258,7 +266,7 @@ class LaneSender:
         return ()
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
-        """Emit a record about events, inside the trace of the commit of the first one."""
+        """Emit a record about events, inside the trace of the commit that wrote the first event."""
         call_inside_trace(deliveries[0].event.meta, lambda: self._notify(record))
 
     def _reject(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
@@ -283,7 +291,7 @@ class LaneSender:
         self, lane: int, failures: int, error: PublishError, waiting: Sequence[Delivery]
     ) -> None:
         delay = self._backoff.delay(failures, at_least=error.retry_after)
-        # The first failure is not yet reported as halted: it may be an expired token, and the next attempt signs in again.
+        # Do not report the first failure as halted: the token may only have expired, and the next attempt signs in again.
         halted = isinstance(error, TopicUnavailable) and failures > 1
         kind = (
             TopicFull
@@ -300,7 +308,10 @@ class LaneSender:
         result: LaneResult,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> list[Delivery]:
-        """Return the events without those whose keys an operator parked by hand. The store is asked only after some failures in a row."""
+        """
+        Return the events whose keys no operator has parked by hand. After some failures in a row, ask the parked store for such keys; before
+        that, return all events.
+        """
         if failures < _ATTEMPTS_BEFORE_POLL:
             return due
         by_hand = await parked_meanwhile()

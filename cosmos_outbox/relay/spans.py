@@ -1,4 +1,7 @@
-"""Spans: an OpenTelemetry span for each send to a topic, with a link to the commit of each message."""
+"""
+Spans: an OpenTelemetry span for each send to a topic, with a link to the commit of each message. `correlation.py` continues the trace of
+a commit in its consumers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from cosmos_outbox.correlation import SERVICE_BUS, context_of, messaging_attributes, tracer_of
 from cosmos_outbox.message_format import OutboundMessage
 
-_MAX_LINKS = 128  # how many links of a span OpenTelemetry's SDKs keep by default
+_MAX_LINKS = 128  # OpenTelemetry's SDKs drop further links of a span by default
 
 Around = Callable[[str, Sequence[OutboundMessage]], AbstractContextManager[None]]
 
@@ -36,7 +39,7 @@ def spans_of_sends(
 
     @contextmanager
     def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
-        # The span is a root span. The messages of a batch come from several commits, so the commits are links, and none is the parent.
+        # Start a root span. The messages of a batch come from several commits, so no single commit can be the parent: the span links to all.
         named = messaging_attributes("send", topic, None, server_address, system=system)
         named["messaging.operation.type"] = "send"
         span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, context=Context(), attributes=named)
@@ -58,7 +61,7 @@ def spans_of_sends(
 
 
 def _creators(messages: Sequence[OutboundMessage]) -> list[trace.SpanContext]:
-    """Return the span contexts of the commits that wrote the messages' events. Each comes once, although a commit may have several."""
+    """Return the span contexts of the commits that wrote the messages' events: one for each commit, however many events it wrote."""
     found: dict[str, trace.SpanContext] = {}
     for message in messages:
         parent = message.properties.get("traceparent")

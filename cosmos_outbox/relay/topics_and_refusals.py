@@ -1,19 +1,24 @@
 """
 Topics and refusals: send each message to the topics of its route, and decide whether a refusal is the fault of the message or of its topic.
 
-The relay (`relay`) then parks the key of a message at fault.
+If the message is at fault, `relay.py` parks its key: `parking/park.py` keeps this event and all later ones of the key. If the topic is at
+fault, the relay waits.
 
-A broker that refuses a message and names it as the cause may refuse every other message as well. A broker that fails without
-naming a message may fail because of one. What else the topic accepts decides:
+A broker that refuses a message may refuse every other message as well. A broker that fails without naming a message may
+fail because of a message. So the topic is tested with a message that it accepted before:
 
-    refused by name, and nothing accepted since the last few refusals   send a message again that was accepted before;
-                                                                        if it is refused too: the topic's fault (`TopicRefusesAll`)
-    the same, nothing accepted yet, and a few keys are parked already   the topic's fault, or each start would park more
-    failed several times in a row with the same unclear answer          the same; if that is accepted: the messages' fault
+    a few messages were refused in a row, and none was accepted    test the topic: if it refuses the test
+    between them                                                   message too, the topic is at fault
+                                                                   (`TopicRefusesAll`)
+    a message was refused, the topic has accepted none since the   the topic is at fault: otherwise each
+    worker began, and a few keys are parked already                start of a worker would park more keys
+    the broker failed several times in a row on the same           test the topic: if it accepts the test
+    messages, each time with the same unclear answer               message, the messages are at fault
 
-The message that is sent again is the last one that the topic accepted, under its own id. So duplicate detection drops it; a topic without
-duplicate detection delivers a copy. It is used only as long as duplicate detection certainly remembers it. If there is no such message, a
-batch counts as at fault, so that its sender halves it, and a single message as doubtful, so that its sender tries others first.
+The test message is the last message that the topic accepted. It has its old id, so duplicate detection drops it. A
+topic without duplicate detection delivers a copy. It is used only as long as duplicate detection certainly remembers
+its id. If there is no such message, a batch counts as at fault, so that its sender halves the batch. A single message
+counts as doubtful, so that its sender tries other messages first.
 """
 
 from __future__ import annotations
@@ -31,18 +36,20 @@ from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.retries import suspended_seconds
 
-# After this many refusals in a row, with no message accepted between them, the topic is at fault. So a topic that refuses everything
-# causes this many keys to be parked.
+# After this many refusals in a row, with no message accepted between them, the topic may be at fault. So a topic that refuses everything
+# causes only this many keys to be parked.
 BELIEVED_IN_A_ROW = 5
-# how many attempts at the same messages have to get the same unclear answer before a judgement
+# If the broker fails on the same messages without naming a cause, the relay decides after this many attempts whether the messages or the
+# topic are at fault.
 UNCLEAR_ATTEMPTS = 5
-# the same number while no message was accepted that they could be compared with; it is high, so that an outage parks no key
+# If the topic has accepted no message at all, and one message that is sent alone keeps failing, the relay decides only after this many
+# attempts. The number is high, so that an outage of the topic parks no key.
 _UNCLEAR_ATTEMPTS_ALONE = 15
 _NO_ANSWER = "no answer"
-_REMEMBERED = 1000  # how many failed calls are remembered: far more than there are leases and lanes
+_REMEMBERED = 1000  # how many failed calls a relay remembers: far more than there are leases and lanes
 
 Messages = Sequence[OutboundMessage]
-Send = Callable[[Messages], Awaitable[None]]  # sends to one topic, on one lane
+Send = Callable[[Messages], Awaitable[None]]  # a function that sends messages to one topic, on one lane
 Shape = Callable[[OutboundMessage], OutboundMessage]
 
 
@@ -50,16 +57,17 @@ class Topics:
     """
     All topics of a relay as one Publisher. Each message is sent to all topics of its route at the same time, for example as a CloudEvent.
 
-    Order holds within each session of each topic; topics do not wait for one another. A message is accepted when all its topics
-    have it. After an error, some topics may have messages that do not count as accepted, even messages behind a rejected one. When such a
-    message is sent again in time, the topic's duplicate detection drops it.
+    Within each session of each topic, messages are in order. Topics do not wait for one another. A message is accepted
+    when all its topics have it. After an error, some topics may have messages that do not count as accepted, even
+    messages behind a rejected message. When such a message is sent again in time, the topic's duplicate detection drops
+    the copy.
 
     Args:
         publishers: a publisher for each topic that the routes name.
         routes: which messages go to which topics. Defaults to every message to every topic.
         shape: a function that changes the form of a message before it is sent. Defaults to no change.
         around: a context manager for each send to a topic, such as a span. Defaults to none.
-        ceiling: the limit of messages a second. A message to two topics counts twice. A caller awaits `turn` before it publishes. Defaults
+        ceiling: the limit of messages a second. A message to two topics counts twice. A caller awaits `Topics.turn` before it publishes. Defaults
             to none.
 
     Raises:
@@ -81,16 +89,20 @@ class Topics:
             raise errors.ConfigurationError(f"There is no publisher for {named}: pass one for each topic.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
         self.lanes, self._ceiling = min(publisher.lanes for publisher in publishers.values()), ceiling
-        self.at_once = None if ceiling is None else ceiling.at_once  # the most messages of one turn
+        # How many messages one call of `publish` may have; None if nothing limits their rate
+        self.at_once = None if ceiling is None else ceiling.at_once
 
     @property
     def system(self) -> str:
-        """Return the name of the system to which the publishers send."""
+        """Return the name of the messaging system to which the publishers send, such as `servicebus`, for spans."""
         return next((getattr(one, "system", SERVICE_BUS) for one in self._publishers.values()), SERVICE_BUS)
 
     @property
     def checks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return, by topic, the function `check` of its publisher, which finds out whether the topic accepts messages; some have none."""
+        """
+        Return, by topic, the function `check` of its publisher, which finds out whether the topic accepts messages. A publisher without such
+        a function is left out.
+        """
         found = {topic: getattr(one, "check", None) for topic, one in self._publishers.items()}
         return {topic: check for topic, check in found.items() if check is not None}
 
@@ -100,7 +112,7 @@ class Topics:
         return min((size for size in sizes if size is not None), default=None)
 
     async def turn(self, messages: Messages) -> None:
-        """Wait until the ceiling allows these messages to be sent. A message counts once for each of its topics."""
+        """Wait until the limit of messages a second allows these messages. A message counts once for each of its topics."""
         if self._ceiling is not None:
             await self._ceiling.turn(sum(len(self._topics_of(message)) for message in messages))
 
@@ -115,7 +127,8 @@ class Topics:
         parked: Callable[[], int] = lambda: 0,
     ) -> None:
         """
-        Send messages as `Publisher.publish` does. If `refusals` are given, those of the topic judge each error (see `Refusals.judge`).
+        Send messages to their topics, as `Publisher.publish` does. If `refusals` are given, the topic's `Refusals` decide after an error
+        whether a message or the topic is at fault (see `Refusals.judge`).
         """
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):
@@ -128,7 +141,7 @@ class Topics:
                 with self._around(topic, due):
                     await self._publishers[topic].publish(lane, due)
 
-            # Return the error instead of raising it, because the task group would then cancel the sends to the other topics.
+            # Return the error and do not raise it: the task group would cancel the sends to the other topics.
             due = [shaped[number] for number in positions[topic]]
             try:
                 await (send_now(due) if refusals is None else refusals[topic].judge(send_now, due, parked))
@@ -143,7 +156,7 @@ class Topics:
                 sending = [group.create_task(send(topic)) for topic in positions]
             outcomes = [task.result() for task in sending]
         if failures := [outcome for outcome in outcomes if outcome is not None]:
-            # Prefer a retriable error: while one topic is away, it is unknown whether that topic would reject the message as well.
+            # Raise a retriable error rather than a rejection: the messages are sent again, and no key is parked while a topic is unavailable.
             _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
             worst.accepted = min(position for position, _ in failures)
             raise worst
@@ -154,24 +167,24 @@ class Refusals:
     Decides, for one topic, whether it refuses a message because of that message, or accepts no messages at all.
 
     Args:
-        believed: after how many refusals in a row, with nothing accepted between them, the topic is suspected.
+        believed: after how many refusals in a row, with no message accepted between them, the topic may be at fault.
     """
 
     def __init__(self, *, believed: int) -> None:
         self._believed = believed
         self._last_accepted: OutboundMessage | None = None
         self._accepted_at = 0.0
-        # the ids of messages that were refused since the last one was accepted
+        # The ids of the messages that were refused since the topic last accepted a message.
         self._refused: set[str] = set()
         self._refuses_all = False
-        # for each call that failed with an unclear answer: the last answer, and how many attempts in a row had it
+        # For messages on which the broker failed without naming a cause: its last answer, and how many attempts in a row got that answer.
         self._unclear: dict[tuple[str, int], tuple[str, int]] = {}
 
     async def judge(self, send: Send, messages: Messages, parked: Callable[[], int]) -> None:
         """
         Send messages to the topic. After an error, raise an error whose class says whether the message or the topic is at fault.
 
-        `parked` returns how many keys of the lease are parked, as long as no topic has accepted any message; then it returns 0.
+        `parked` returns how many keys of the lease are parked, or 0 once a topic has accepted any message.
         """
         try:
             await send(messages)
@@ -231,11 +244,13 @@ class Refusals:
         self._unclear[_call(rest)] = condition, attempts
         if len(self._unclear) > _REMEMBERED:
             del self._unclear[next(iter(self._unclear))]
-        first = self._last_accepted is None  # no message was accepted that this one could be compared with
+        # True if the topic has accepted no message, so none can be sent again as a test
+        first = self._last_accepted is None
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
-            # No answer usually means an outage. So test the topic only now and then, and only with a message that it accepted before.
+            # A missing answer usually means an outage. So only every few attempts decide what is at fault, and only if the topic has
+            # accepted a message before, which can be sent again as a test.
             return
         if first and len(rest) == 1:
             if attempts >= _UNCLEAR_ATTEMPTS_ALONE:
@@ -252,14 +267,14 @@ class Refusals:
             ) from error
 
     async def _accepts_another(self, send: Send) -> bool:
-        """Say whether the topic accepts, now, a message that it accepted before."""
+        """Send a message again that the topic accepted before. Say whether the topic accepts it now."""
         if (probe := self._probe) is None:
             return False
         try:
             await send([probe])
         except errors.PublishError:
             return False
-        # The time of acceptance stays as it is: the broker has remembered the probe's id since its first copy.
+        # Keep `_accepted_at` as it is: the broker remembers a message id from the first copy on, and this was a later copy.
         self._forget_refusals()
         return True
 
@@ -269,5 +284,5 @@ def _call(messages: Messages) -> tuple[str, int]:
 
 
 def _now() -> float:
-    # Include the time for which this machine slept, because the broker's time to remember an id goes on meanwhile.
+    # Add the time for which this machine slept, which the loop's clock lacks: meanwhile the broker may have forgotten the ids of messages.
     return asyncio.get_running_loop().time() + suspended_seconds()
