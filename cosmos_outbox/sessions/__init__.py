@@ -25,15 +25,15 @@ to be tried again, the process gives the session back. So messages that the brok
 request was sent. When that time ends, it cancels the handler and settles nothing, whether the broker says that the lock is lost or
 says nothing. What the handler wrote until then stays; `cosmos_outbox.consumer` makes that harmless.
 
-*No key waits for another's.* The processor accepts a session even if no slot is free. Then the session that has been idle for longest
+*No key waits for another key.* The processor accepts a session even if no slot is free. Then the session that has been idle for longest
 leaves its slot at once. If no session is idle, one whose turn has lasted for a second leaves its slot after its next message. A
 session that waits for another attempt at a message has no slot. For the attempt it takes one from half of the slots, so that sessions
 with failing messages, however many, never keep the others from being handled.
 
 *Few sessions are accepted ahead.* A session that was accepted and waits for a slot is one that no process handles. So the processor
 asks only for as many as will find a slot by the time they are open, judged by how fast slots were given back lately. Opening a session
-may take half a second. A session that finds no slot is given back after 2 s plus the time that the last message took, at most 10 s
-more, and before half of its lock's time is over.
+may take half a second. A session that finds no slot is given back after 2 s plus the time that the last message took, of
+which at most 10 s count. It is given back earlier if half of its lock's time is over.
 
 *Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one call waits while no messages
 come. Each session that is found adds calls, so the number of calls soon reaches the number of sessions that find a slot. The number is

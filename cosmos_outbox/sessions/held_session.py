@@ -1,4 +1,7 @@
-"""HeldSession: one locked session, whose messages are handled one at a time while its lock is renewed."""
+"""
+HeldSession: one locked session, whose messages are handled one at a time while its lock is renewed. `slots.py` decides when a session may
+be handled.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,16 @@ from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Set
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
 from cosmos_outbox.sessions.slots import AT_HAND_SECONDS, SessionOptions, Slots
 
-_CANCELLED_SECONDS = 1.0  # seconds that a cancelled task has to end
-# The longest single wait for a message. It is short, so that an idle session does not delay the stop of its processor.
+_CANCELLED_SECONDS = 1.0  # how long the processor waits for the end of a task that it cancelled
+# How long a session waits for a message before it looks whether the processor stops. The time is short, so that a stop is not delayed.
 _SLICE_SECONDS = 1.0
-_RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
-_RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
-_MARGIN = 0.1  # the part of the lock's time that is left when a handler is cancelled
-# how long a session may keep its slot while others wait for one; those wait longer than this
+_RENEWAL_SECONDS = 5.0  # how long one attempt to renew a lock may take
+_RENEWAL_PAUSE_SECONDS = 0.5  # the pause after a failed attempt to renew a lock
+_MARGIN = 0.1  # a handler is cancelled when this part of the lock's time is left
+# How long a session may keep its slot while other sessions wait for a slot. Those sessions wait for longer
+# than this before they are given back to the broker.
 _TURN_SECONDS = 1.0
-# How early a timer may fire. Without this allowance, a wait on virtual time, as in tests, would repeat for ever.
+# Event loops may fire a timer this much too early. Without this allowance, a wait on the virtual time of tests would repeat for ever.
 _EARLY_SECONDS = 0.001
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
@@ -32,13 +36,13 @@ SessionHandler = Callable[[Message, "HeldSession"], Awaitable[Settlement | None]
 
 
 class SessionEnd(StrEnum):
-    """Why a processor no longer holds a session."""
+    """Why a processor gave a session back to the broker, or lost it."""
 
-    IDLE = "idle"  # no message came
-    TURN = "turn"  # other sessions waited for its slot
-    RETRY = "retry"  # a message is to be delivered again
+    IDLE = "idle"  # no message of the session came for a while
+    TURN = "turn"  # other sessions waited, so this session gave its slot to one of them
+    RETRY = "retry"  # a message failed, and the broker has to deliver it again
     STOPPED = "stopped"  # the processor stops
-    LOST = "lost"  # the lock expired, or the broker cannot be reached
+    LOST = "lost"  # the lock of the session expired, or the broker cannot be reached
 
 
 class HeldSession:
@@ -50,7 +54,7 @@ class HeldSession:
         handler: awaited with each message.
         options: the options of the processor.
         stopping: set when no further message is to be handled.
-        slots: the slots of the processor. This session has one of them, or takes one.
+        slots: the slots of the processor, each of which allows it to handle one session. This session has a slot, or takes one.
         notify: called with a record of everything that happens.
         due: when the next attempt at the session's first message is due, in the loop's time; then the session has no slot yet. Defaults to
             None: the last attempt did not fail, and the session has a slot.
@@ -71,22 +75,25 @@ class HeldSession:
         self._stopping, self._slots, self._notify = stopping, slots, notify
         self.id = session.id  # None on an entity without sessions
         self.due = due
-        # The slot that the session has: True for one of those for sessions in trouble, False for an ordinary one, None for no slot.
+        # Which slot the session has. False: an ordinary slot. True: a slot for sessions in trouble, whose last message failed. None: no slot.
         self._slot: bool | None = False if due is None else None
         self._closed = False
-        self._ends_at = inf  # until when `_hold` holds the lock at most, in the loop's time
+        self._ends_at = inf  # when `_hold` stops renewing the lock, in the loop's time
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Timeout | None = None  # the wait for a message
+        self._waiting: asyncio.Timeout | None = None  # the wait for a message; `leave` shortens it
         self.idle_since: float | None = None  # since when the session has had no message, in the loop's time
         self.leaving = False  # whether the session leaves its slot unless a message comes at once
         self._trusted_until = self._renew_at = self._cancel_at = 0.0
-        self.messages = 0  # messages that were settled so far
+        self.messages = 0  # how many messages of the session were settled so far
         self.handling_since: float | None = None  # since when a message has been handled, in the loop's time
         self.answered_at = self._loop.time()  # when the broker answered last, in the loop's time
         self.error: BaseException | None = None  # why the session was lost
 
     async def run(self) -> SessionEnd:
-        """Handle messages until none comes, one is to be tried again, the processor stops or the lock is lost. Return which."""
+        """
+        Handle messages until no message comes, a message has to be delivered again, the processor stops or the lock is lost. Return which
+        of these ended the session.
+        """
         try:
             self._see_lock()
             if self.due is None or (not self._stopping.is_set() and await self._await_slot()):
@@ -120,8 +127,8 @@ class HeldSession:
             if isinstance(settlement, Retry):
                 return SessionEnd.RETRY
             self.due = None
-            # The session is no longer in trouble, so its slot becomes an ordinary one: it may be idle now, and must not keep the other
-            # kind.
+            # Sessions whose last message failed may have at most half of the slots. A message succeeded, so this session no longer counts
+            # among them.
             if self._slot:
                 self._slot = False
                 self._slots.count_recovery()
@@ -131,16 +138,17 @@ class HeldSession:
         return SessionEnd.STOPPED
 
     def leave(self) -> None:
-        """Have an idle session leave its slot, unless a message is about to arrive."""
+        """Make the session, which has no message now, give its slot back, unless a message is about to arrive."""
         if self._waiting is not None and self.idle_since is not None:
             self.leaving = True
-            # A session that has had no message yet stays longer, because its first message is on its way. If it left before, it would be
-            # accepted again, and leave again.
+            # If the session has had no message yet, its first message is on its way: wait longer for it. Otherwise the session would leave
+            # without it, and the broker would give the session to this process again at once.
             at_hand = AT_HAND_SECONDS if self.messages else _SLICE_SECONDS
             self._waiting.reschedule(max(self._loop.time(), self.idle_since + at_hand))
 
     async def _receive(self, wait_seconds: float, idle_since: float) -> Message | None:
-        # If the wait is cut short, the SDK's session can no longer be used. So `leaving` then closes the session.
+        # The method `leave` may end this wait for a message early. After that the SDK's session cannot be used, so `leave` also sets
+        # `leaving`, and the loop that called this method closes the session.
         self.idle_since = idle_since
         message = None
         try:
@@ -149,7 +157,7 @@ class HeldSession:
                     self._slots.make_room()
                     message = await self._session.receive(wait_seconds)
         finally:
-            # Do this even if the lock is lost, because another session may ask this one to leave while it closes.
+            # Clear the timeout even if the lock is lost: while this session closes, another session may call `leave`, which uses it.
             self._waiting = None
         if message is not None:
             self.idle_since = None
@@ -159,7 +167,7 @@ class HeldSession:
         return message
 
     async def pause(self, seconds: float) -> None:
-        """Wait before the next attempt at a message, and meanwhile give the slot to another session."""
+        """Wait before the next attempt at a message. Meanwhile another session may use the slot, unless too many sessions wait."""
         if self._slots.full or self._closed:
             await asyncio.sleep(seconds)
             return
@@ -170,7 +178,7 @@ class HeldSession:
                 await self._take_slot()
         finally:
             self._ends_at = self._loop.time() + left
-            if self._closed:  # the session was closed while its handler still waited here
+            if self._closed:  # the session was closed during the wait, so give the new slot back
                 self._give_slot()
 
     def _give_slot(self) -> None:
@@ -183,7 +191,10 @@ class HeldSession:
         self._slot = await self._slots.take_troubled()
 
     async def _await_slot(self) -> bool:
-        """Hold the lock until the next attempt is due and has a slot. Return whether the session has a slot now."""
+        """
+        Keep the lock until the next attempt is due and the session has a slot for it. Return whether the session has a slot. It has none if
+        it has to be closed to make room for another session, or lost its lock.
+        """
         taking = asyncio.create_task(self._take_slot())
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
@@ -196,7 +207,10 @@ class HeldSession:
         return not self._stopping.is_set() and (self._slot is not None or await self._await_slot())
 
     async def close(self) -> None:
-        """Give the slot and the session back. If that fails, the broker takes the session back when its lock expires."""
+        """
+        Give the slot back, and unlock the session. If that fails, other processes get the session when its lock
+        expires.
+        """
         self._closed = True
         self._give_slot()
         try:
@@ -223,14 +237,16 @@ class HeldSession:
         )
 
     async def _settlement_for(self, message: Message) -> Settlement | None:
-        """Handle a message, and keep it for as long as its Retry says. Return how to settle it, or None if the lock may be lost."""
+        """
+        Handle a message. If it has to be tried again, keep it until then. Return how to settle it, or None if the lock may be lost.
+        """
         while True:
             settlement = await self._handle(message)
             if not isinstance(settlement, Retry):
                 return settlement
             if not await self._keep(settlement.after_seconds):
                 return None
-            # On an entity without sessions, a message that is given back counts as delivered. So try it again here instead.
+            # Without sessions, the broker counts a message that is given back as delivered once more. So try it again here instead.
             if self.id is not None or settlement.counted or not await self._has_slot():
                 return settlement
 
@@ -240,7 +256,7 @@ class HeldSession:
         handling = asyncio.create_task(self._outcome(message))
         try:
             held = await self._hold({handling}, self._options.max_handling.total_seconds())
-        except BaseException:  # this task is cancelled, and the handler must not go on without it
+        except BaseException:  # this task was cancelled, so the handler must end too
             await self._cancel(handling, message)
             raise
         if held and handling.done():
@@ -250,13 +266,16 @@ class HeldSession:
         return self._retry(message, overdue) if held else None
 
     async def _keep(self, seconds: float) -> bool:
-        """Keep a message until it is to be delivered again or the processor stops. Return whether the lock is still held."""
+        """
+        Keep a failed message until it is due to be delivered again, or the processor stops. Return whether this process still has the lock.
+        """
         seconds = 0.0 if self._stopping.is_set() else seconds
         self.due = self._loop.time() + seconds
-        # the message is not handled meanwhile
+        # Until the next attempt no handler works on the message, so `status` must not say that it is being
+        # handled.
         handling_since, self.handling_since = self.handling_since, None
-        # Rest without a slot. On an entity without sessions, do so only if another session may rest: else the message would be given back
-        # early, and count as delivered.
+        # Give the slot to another session during the wait. Without sessions, do so only if there is room for one more waiting message:
+        # otherwise the message would have to be given back early, which counts as a delivery.
         if seconds and (self.id is not None or not self._slots.full):
             self._give_slot()
         try:
@@ -266,7 +285,9 @@ class HeldSession:
             self.handling_since = handling_since
 
     async def _hold(self, tasks: set[asyncio.Future[Any]], seconds: float) -> bool:
-        """Hold the lock until one of the tasks is done, but no longer than so many seconds. Return whether the lock is still held."""
+        """
+        Renew the lock until one of the tasks is done, but only for this number of seconds. Return whether this process still has the lock.
+        """
         self._ends_at = self._loop.time() + seconds
         while not any(task.done() for task in tasks) and (now := self._loop.time()) < self._ends_at:
             if now >= self._renew_at and not await self._renew():
@@ -282,7 +303,7 @@ class HeldSession:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # The handler itself was not cancelled, but a call that it awaited. So treat this like an error of the handler.
+            # Something that the handler awaited was cancelled, and not the handler itself. So the handler failed: try the message again.
             return self._retry(message, error)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
             return self._retry(message, error)
@@ -296,7 +317,7 @@ class HeldSession:
             self._report(message)
 
     def _report(self, message: Message, error: BaseException | None = None) -> None:
-        """Report a handler that raised an error; without an error, a handler that is left behind."""
+        """Report that a handler raised `error`. Without an error, report that a cancelled handler did not end, and is left behind."""
         self._notify(
             MessageFailed(
                 session=self.id,
@@ -308,7 +329,7 @@ class HeldSession:
         )
 
     async def _renew(self) -> bool:
-        """Renew the lock, in several attempts while it is trusted. Return whether it is still trusted."""
+        """Renew the lock. After a failure, try again until the lock may have expired. Return whether the lock was renewed."""
         while (now := self._loop.time()) < self._cancel_at - _EARLY_SECONDS:
             try:
                 async with asyncio.timeout(min(_RENEWAL_SECONDS, self._cancel_at - now)):
@@ -327,7 +348,7 @@ class HeldSession:
         return False
 
     def _see_lock(self) -> None:
-        # Set the time of the next renewal only if the lock was renewed. Otherwise each message of a busy session would put it off.
+        # Set the time of the next renewal only if the lock was renewed. Otherwise each message of a busy session would delay the renewal.
         if self._session.trusted_until == self._trusted_until:
             return
         now, self._trusted_until = self._loop.time(), self._session.trusted_until
@@ -336,7 +357,7 @@ class HeldSession:
 
 
 async def cancel(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task. Return whether it ended within a second; if not, it is left behind."""
+    """Cancel a task, and wait at most a second for its end. Return whether it ended, because a task may ignore its cancellation."""
     task.cancel()
     _, left = await asyncio.wait({task}, timeout=_CANCELLED_SECONDS)
     task.add_done_callback(retrieve)

@@ -1,4 +1,7 @@
-"""SessionProcessor: receives the messages of a subscription or queue, session by session, and hands them to a handler."""
+"""
+SessionProcessor: receives the messages of a subscription or queue, session by session, and hands them to a handler. `slots.py` decides how
+many sessions are handled at once, and `held_session.py` for how long a session is kept.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,25 @@ from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.slots import SessionOptions, Slots
 
-_ACCEPT_SECONDS = 20.0  # how long one call waits for a session
-# how long the first calls wait: they are short, because the first answer shows that the broker is reachable
+_ACCEPT_SECONDS = 20.0  # how long one call to the broker waits for a session that has messages
+# How long a call of `accept` waits until the broker has answered for the first time. A short wait shows a silent broker soon.
 _FIRST_ACCEPT_SECONDS = 1.0
-# how long it may take until a call has opened its link and really waits for a session: half a second, and 2 s on a busy machine
+# A call first opens its link, which takes half a second, or 2 s on a busy machine. After this time the call surely waits for a session.
 _OPENING_SECONDS = 4.0
-_GROWTH = 3  # by how many calls each session that is found raises the number of calls
-# How long an accepted session waits for a slot: this time plus the time that the last message took, of which the second number is the
-# most. Then it is given back, because no other process can handle the session while this one has it.
+_GROWTH = 3  # when a call of `accept` finds a session, this many more calls may wait at once
+# How long an accepted session waits for a slot: 2 s plus the time that the last message took, of which at
+# most 10 s count. Then the session is given back, because no other process can handle it while this process
+# has its lock.
 _AHEAD_SECONDS, _MOST_MORE_SECONDS = 2.0, 10.0
-_LOOK_AHEAD_SECONDS = 0.5  # how many seconds ahead the use of slots is predicted at most
-_MOST_TROUBLED = 10_000  # sessions in trouble that this process remembers
+_LOOK_AHEAD_SECONDS = 0.5  # how far ahead the number of free slots is predicted at most
+# For at most this many sessions with a failed message, this process remembers when the next attempt is due.
+_MOST_TROUBLED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatus:
     """
-    A session that a processor holds.
+    A session whose lock a processor has, for health checks and status pages.
 
     messages: how many messages were settled since the session was accepted.
     handling_seconds: for how long the current message has been handled; None if no message is being handled.
@@ -72,25 +77,25 @@ class SessionProcessor:
         self._options = options or SessionOptions()
         self._notify = records.guard(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
-        # when the next attempt is due, by the id of a session in trouble
+        # By the id of each session whose last message failed: when the next attempt is due.
         self._due: dict[str | None, float] = {}
-        # the calls that wait for a session, and since when
+        # The calls that ask the broker for a session, each with the time since when it waits.
         self._accepting: dict[asyncio.Task[None], float] = {}
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._slots = Slots(self._options, self._serving.values(), freed=self._changed.set)
-        # How many calls may wait for a session at the same time: at the start as many as there are slots, because all slots are free.
+        # How many calls may wait for a session at the same time. At the start all slots are free, so there may be a call for each slot.
         self._wanted = self._options.max_concurrent_sessions
-        self._found_in = 0.0  # how long the last call that found a session took
-        self._handled_in = 0.0  # how long the last message took
-        self._stuck = False  # whether a session waited for a slot in vain, and no message was settled since
-        # when a message was last settled, or a call was last answered that no session has messages
+        self._found_in = 0.0  # how many seconds `accept` took when it last found a session
+        self._handled_in = 0.0  # how many seconds the last message took to be handled and settled
+        self._stuck = False  # whether an accepted session found no slot, and no message was settled since
+        # When the broker last worked: a message was settled, or a call was answered that no session has messages.
         self._answered_at = -inf
-        self._failures = 0  # how many calls or sessions failed since then
+        self._failures = 0  # how many calls or sessions failed since the broker last worked
         self._failing_since, self._failed_at = 0.0, -inf
-        self._error: BaseException | None = None  # an error that ended a task, and is no fault of the broker
+        self._error: BaseException | None = None  # an unexpected error, which `run` raises
 
     def status(self) -> tuple[SessionStatus, ...]:
-        """Return the sessions that this processor holds."""
+        """Return a status of each session whose lock this processor has."""
         now = asyncio.get_running_loop().time()
         return tuple(
             SessionStatus(
@@ -132,7 +137,8 @@ class SessionProcessor:
             raise self._error
 
     def _fill(self) -> None:
-        # Probe only if messages have sessions: on an entity without sessions, a message never has to wait for another one's turn.
+        # Accept a session before a slot is free only if messages have sessions. A session that waits makes other sessions give their slots
+        # up in turn. Without sessions this does not happen, so an accepted message could wait too long.
         probing = not self._stuck and all(held.id is not None for held in self._serving.values())
         worth = self._slots.worth_accepting(self._found_in, probing=probing)
         for _ in range(min(self._wanted, worth) - len(self._accepting)):
@@ -156,7 +162,8 @@ class SessionProcessor:
         due = self._due.get(session.id)
         try:
             await self._end_before(session.id)
-            # The session waits long enough for another session to end its turn, but at most for half of its lock's time.
+            # Wait for a slot about as long as another session takes to handle a message and free its slot, but at most for half of the
+            # time that this session's lock still lasts.
             left = session.trusted_until - asyncio.get_running_loop().time()
             patience = min(_AHEAD_SECONDS + self._handled_in, left / 2)
             slotted = due is not None or await self._slots.take(patience)
@@ -176,14 +183,16 @@ class SessionProcessor:
             )
             await self._hold(task, held, began)
             return
-        # Cancel the calls that wait: each would take the session again, before another process can.
+        # No slot became free, so the session was given back. Cancel the waiting calls: each of them would get this session again,
+        # before another process can.
         self._stuck = True
         for call in self._accepting:
             if call is not task:
                 call.cancel()
 
     async def _end_before(self, session: str | None) -> None:
-        # End an earlier hold of the same session: this process lost that hold unnoticed, and its handler must not run beside the new one.
+        # If this process has had the session before, it lost the lock unnoticed. End the old task, so that two handlers do not work on one
+        # session.
         for task, held in [*self._serving.items()]:
             if held.id == session is not None and task is not asyncio.current_task():
                 held.error = LockLost("This process lost the session, and received it again.")
@@ -193,16 +202,17 @@ class SessionProcessor:
     async def _hold(self, task: asyncio.Task[None], held: HeldSession, began: float) -> None:
         del self._accepting[task]
         self._serving[task] = held
-        self._changed.set()  # another call may wait for a session now
+        self._changed.set()  # one call fewer waits for a session now, so `run` may start another call
         end = SessionEnd.STOPPED
         try:
-            # Check again, because the process may have accepted the session once more while this task waited for a slot.
+            # End an older task of this session: this process may have lost the session, and accepted it again, while this task waited for a slot.
             await self._end_before(held.id)
             end = await held.run()
         finally:
             if held.error is not None:
                 end = SessionEnd.LOST
-            self._due.pop(held.id, None)  # before the broker gives the session to another call
+            # Forget the session before `close`, because another task of this process may accept the session once it is closed.
+            self._due.pop(held.id, None)
             if held.due is not None and held.id is not None:
                 self._due[held.id] = held.due
                 if len(self._due) > _MOST_TROUBLED:
@@ -212,7 +222,7 @@ class SessionProcessor:
                 records.SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
             )
         if not isinstance(held.error, LockLost | None) and not self._stopping.is_set():
-            # Back off: without a pause, the processor would accept the session and lose it again in a tight loop.
+            # Pause, so that the processor does not accept the session and lose it again in a tight loop.
             del self._serving[task]
             self._accepting[task] = asyncio.get_running_loop().time()
             await self._back_off(held.error, began, answered_at=held.answered_at)
@@ -227,11 +237,12 @@ class SessionProcessor:
         now = asyncio.get_running_loop().time()
         if session is not None:
             self._found_in = min(now - began, _LOOK_AHEAD_SECONDS)
-        # Only a call that found no session shows that the broker works again. A session that was found may be lost at its first message.
+        # After a failure, only a call that found no session shows that the broker works again. A session that is found may still fail at its
+        # first message.
         elif began > self._failed_at:
             self._note_answer()
-        # Adjust the number of calls: raise it if a session was found, halve it if not. Also halve it if another call has waited for longer
-        # than it takes to open its link: that call would have found a session if there were more of them.
+        # Adjust the number of calls: raise it if this call found a session, halve it if not. Also halve it if another call has waited for
+        # longer than it takes to open its link: if more sessions had messages, that call would have found one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
         in_vain = session is None or min(others, default=inf) < now - _OPENING_SECONDS
         self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + _GROWTH
@@ -243,14 +254,14 @@ class SessionProcessor:
 
     async def _back_off(self, error: BaseException, began: float, *, answered_at: float) -> None:
         """
-        Report a failed call or session, and wait before the next call.
+        Report a failed call of `accept`, or a failed session, and wait before the next call.
 
-        `began` is when the call or session began, `answered_at` when the broker last answered it, or `began` if it never did.
+        `began` is when the call or session began. `answered_at` is when the broker last answered it, or `began` if it never did.
         """
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:
             self._failing_since = max(answered_at, self._answered_at)
-        # Calls and sessions that ran side by side and fail together count as one failure.
+        # Calls and sessions that ran at the same time and fail together count as one failure, so that the pauses do not grow too fast.
         one_more = began > self._failed_at or not self._failures
         self._failures, self._failed_at = self._failures + one_more, now
         delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
@@ -266,7 +277,7 @@ class SessionProcessor:
         if isinstance(record, records.MessageSettled):
             self._note_answer()
             self._stuck = False
-            if record.outcome != "retry":  # the time of this record includes the back-off
+            if record.outcome != "retry":  # the time of a retry includes the pause before the next attempt
                 self._handled_in = min(record.seconds, _MOST_MORE_SECONDS)
             if not self._accepting:
                 self._changed.set()
