@@ -1,6 +1,6 @@
 """
 Application documents: read and write documents of the application's own shape (a dict, dataclass or model). They are
-stored as they are, without the envelope of an entity.
+stored as they are, without the envelope of an entity. `repository.py` reads and writes entities.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class JsonMapper(Generic[ModelT]):
                 f"DocumentMapper (`to_document`, `from_document`): `uow.documents({name}, mapper).save(…)`; a read takes the same mapper."
             )
         self._type = model_type
-        # Whether a read returns the document itself. The dicts that the SDK returns are of a subclass of
-        # dict.
+        # Whether a read returns the stored dict without conversion. A TypedDict is converted, because its
+        # fields have types.
         self._keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
@@ -84,8 +84,8 @@ class JsonMapper(Generic[ModelT]):
 
 class TrackedModel(Tracked):
     """
-    A model of the application that a unit of work tracks. Its progress is kept beside the model. Fields of the `stored`
-    document that the model does not know are kept.
+    A model of the application that a unit of work tracks. This object also keeps the model's etag and events, and the
+    fields of the `stored` document that the model does not know.
 
     Raises:
         UsageError: the document of the model has no id.
@@ -107,7 +107,8 @@ class TrackedModel(Tracked):
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         document = self.content()
-        # A `version` that the model does not know was not counted by the application's code.
+        # The document's `version` counts only if it is a field of the model, because only then the
+        # application sets it.
         version = None if "version" in self._others else document.get("version")
         counts = isinstance(version, int) and not isinstance(version, bool)
         return self._key_of(document), document, version if counts else None
@@ -169,9 +170,9 @@ class Documents(Generic[ModelT]):
         Args:
             document_id: the id of the document.
             partition_key: Defaults to the id.
-            if_none_match: an etag; NotModified is raised while the document still has it.
-            at_least: the least `version` of the document, see `Repository.read`. Defaults to None: any version that a
-                replica has.
+            if_none_match: an etag that the caller knows. If the document still has it, NotModified is raised.
+            at_least: the lowest `version` of the document that the caller accepts, see `Repository.read`. Defaults to
+                None: any version.
 
         Raises:
             NotFound: there is no such document, or this unit of work deletes it.
@@ -183,7 +184,7 @@ class Documents(Generic[ModelT]):
         check_id(document_id)
         check_partition_key(key, self._store.key_paths, by_default=partition_key is None)
         with self._entities.alone():
-            self._entities.refusal = None  # a new attempt begins
+            self._entities.refusal = None  # if a commit was refused, this read begins a new attempt
             here = self._entities.at(document_id, key)
             own = next((one for one in here if isinstance(one, TrackedModel)), None)
             if own is None:
@@ -192,7 +193,8 @@ class Documents(Generic[ModelT]):
                 own = self._restore(document, key)
                 self._entities.add(own)
             stored = own.progress.stored or {"id": document_id}
-            if at_least is not None and version_of(stored) < at_least:  # tracked before
+            # A unit of work that already has a document does not read it again. If the caller needs a newer version, raise an error.
+            if at_least is not None and version_of(stored) < at_least:
                 raise too_old(stored, at_least)
             if own.change is Change.DELETE:
                 raise NotFound(document_id=document_id)
@@ -217,8 +219,8 @@ class Documents(Generic[ModelT]):
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
-        Write a model with the next commit. It replaces the document that was read, or the one that has the given etag.
-        Otherwise it is stored as a new document.
+        Have the next commit write a model. It replaces the document that was read, or the document that has the given
+        etag. Otherwise it is stored as a new document.
 
         Args:
             model: what to store.
@@ -257,16 +259,16 @@ class Documents(Generic[ModelT]):
         return model
 
     def delete(self, model: ModelT) -> None:
-        """Delete the document of a model with the next commit. The model was read or saved in this unit of work."""
+        """Have the next commit delete the document of a model that was read or saved in this unit of work."""
         self._entities.add(self._entities.require(model), Change.DELETE)
 
     def etag_of(self, model: ModelT) -> str | None:
         """
-        Return the etag of a model that was read or saved here, for `save` in another unit of work. Return None while
-        the document is new.
+        Return the etag of a model that was read or saved in this unit of work, for a `save` in another unit of work.
+        Return None while the document is new.
 
         Raises:
-            UsageError: the model was not read or saved here.
+            UsageError: the model was neither read nor saved in this unit of work.
         """
         return self._entities.require(model).progress.shown_etag
 

@@ -1,9 +1,9 @@
 """
-Change tracking: the documents that one unit of work has read or is to write. There is one object for each type, id and
-partition key. It states what is known of the document, and what the next commit does with it.
+Change tracking: the documents that one unit of work has read or is to write. A `Tracked` object for each type, id and
+partition key says what is known of the document, and what the next commit does with it. `commit_batch.py` makes the batch from this.
 
-An entity holds its own progress. For a model of the application's own shape (see `application_documents`) the progress
-is kept beside the model.
+The state of a document between commits (etag, stored form, recorded events) is its `Progress`. An entity holds its own.
+For a model of the application's own shape, the `Tracked` object holds it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cosmos_outbox.write.unstorable_values import UNWRITABLE, refusal, unwritabl
 
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 Stored = Mapping[str, Any]
-Place = tuple[str, str, Hashable]  # type, id, partition key
+Place = tuple[str, str, Hashable]  # a document's type, id and partition key
 Snapshot = tuple[tuple[Place, "Tracked", tuple[DomainEvent, ...]], ...]
 
 
@@ -51,15 +51,15 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One document's part of a commit, kept until the commit is known to be written."""
+    """What one commit does with one document. It is kept until the commit is known to be written."""
 
     tracked: Tracked
     partition_key: PartitionKey
     change: Change  # never NONE
-    counted: int | None  # the version that consumers get; None if the document counts no versions
+    counted: int | None  # the version for consumers; None if the document counts no versions
     taken: CommitEvents
     document: Document | None  # None if the document is to be deleted
-    revision: int  # how many changes of the document had been asked for when this part was made
+    revision: int  # `tracked.revision` at this commit. If it has grown since, later changes are pending.
 
 
 @dataclass(slots=True, eq=False)
@@ -76,23 +76,23 @@ class Tracked:
     key: PartitionKey  # the key when the document was first tracked, or last written
     created_event: Callable[[], DomainEvent | None] | None = None
     change: Change = Change.NONE
-    revision: int = 0  # the number of changes that were asked for
-    # The stored form as it was when the document was read. None if it was not read, or has been written
-    # since.
+    revision: int = 0  # grows with each change that the application asks for
+    # The stored form when the document was read, to find out whether it was edited. None if the document was
+    # not read, or a commit has written it since.
     state: bytes | None = None
-    added_by: str | None = None  # the event handler that read or created it
+    added_by: str | None = None  # the name of the event handler that read or created the document
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id!r}"
 
     def misuse(self, text: str) -> UsageError:
-        """Return an error with this text that names the document, for a use of the document that cannot work."""
+        """Return a UsageError with this text, and with the document's id and partition key."""
         return UsageError(text, document_id=self.id, partition_key=self.key)
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         """
-        Return three values: the model's partition key as it is now; the stored form, if the key was taken from it; and
-        the version after the next commit, if the document has versions.
+        Return three values: the model's present partition key; the document's content, or None if the model itself
+        has the key; the version after the next commit, or None if the document counts no versions.
         """
         return self.model.partition_key, None, self.progress.version + 1
 
@@ -116,15 +116,15 @@ class Tracked:
         Return this document's part of the next commit.
 
         Raises:
-            UsageError: the container takes no such partition key; or the document is stored under another one, or has
-                no etag.
-            UnstorableValue: a value could not be read back as it is.
+            UsageError: the container does not take its partition key; or the document is stored under another partition
+                key, or has no etag.
+            UnstorableValue: a value would be read back as another value.
         """
         key, content, counted = self.now()
         check_partition_key(key, paths, of=self)
         progress, document = self.progress, None
-        # A document without a version that is not to be created was deleted by another unit of work in the
-        # meantime. The check refuses it, because it has no etag.
+        # Check each document that was stored before. If a document has version 0 and is not to be created, another
+        # unit of work has deleted it meanwhile. The check then refuses it, because it has no etag.
         if progress.version > 0 or self.change is not Change.CREATE:
             self._check_stored(key, paths)
         if self.change is not Change.DELETE:
@@ -180,7 +180,8 @@ class Tracked:
 
     def state_now(self) -> bytes | None:
         """
-        Return the stored form as it is now, to compare with a later one. Return None if the model cannot be written.
+        Return the stored form as it is now, to find out later whether the model was edited. Return None if the model
+        cannot be converted to a document.
         """
         try:
             return comparable(self.model, self.content())
@@ -191,15 +192,15 @@ class Tracked:
         """
         Merge one more change into the change that the next commit is to make.
 
-        A commit whose outcome is unknown may have stored the state before this change. The revision tells the two
-        states apart.
+        A commit whose outcome is still unknown may have stored the state before this change. The counter `revision` shows
+        later that this change is still to be written.
         """
         if self.change is Change.DELETE and not (self.progress.version == 0 and change is Change.CREATE):
             if change is not Change.DELETE:
                 raise self.misuse(f"{self} was deleted in this unit of work.")
             return
         self.revision += 1
-        # A document that was created and then updated is still to be created.
+        # A document that was created and then updated is still to be created. Only a deletion replaces this change.
         if self.change is not Change.CREATE or change is Change.DELETE:
             self.change = change
 
@@ -207,28 +208,29 @@ class Tracked:
 class IdentityMap:
     """
     The documents that a unit of work tracks: one object for each type, id and partition key. Only one task at a time
-    may use it; a second task is refused.
+    may use the unit of work. A second task gets SharedUnitOfWork.
     """
 
     def __init__(self, kinds: dict[str, type[Entity]] | None = None) -> None:
-        # The class of each type, which all units of work of an outbox share
+        # The entity class for each stored type. All units of work of an outbox share this dict.
         self.kinds = {} if kinds is None else kinds
         self._tracked: dict[Place, Tracked] = {}
         self._reference = weakref.ref(self)
-        self._user: asyncio.Task[object] | None = None  # the task inside an `alone` block
+        self._user: asyncio.Task[object] | None = None  # the task that is inside a block of `alone` now
         self._ended = False
         self.refusal: StoreError | None = None  # the refusal of the last commit, until a new attempt begins
         self.acting: str | None = None  # the event handler that runs now
-        self.failed = False  # the last commit raised, and no change was asked for since
+        self.failed = False  # True if the last commit raised an error, and nothing was changed since
         self.committing = False
 
     @contextmanager
     def alone(self, *, commits: bool = False) -> Iterator[None]:
         """
-        Let only one task at a time into the block. The same task may enter it again, but not to commit.
+        Let only one task at a time into the block. That task may enter the block again, but not to commit.
 
         Raises:
-            SharedUnitOfWork, UsageError: see `check`.
+            SharedUnitOfWork: another task is inside the block.
+            UsageError: the unit of work has ended, or an event handler commits.
         """
         self.check()
         if commits and self.committing:
@@ -244,7 +246,8 @@ class IdentityMap:
 
     def check(self) -> None:
         """
-        Raise if the unit of work may not be used now. Code that does not await needs no further protection.
+        Raise an error if the unit of work may not be used now. Code that does not await needs only this check, because
+        no other task can run meanwhile.
 
         Raises:
             SharedUnitOfWork: another task is inside an `alone` block.
@@ -280,15 +283,15 @@ class IdentityMap:
 
     def of(self, model: object) -> Tracked | None:
         """Return the tracked document of an object of the application; None if the object is not tracked."""
-        # Search by the object itself, because its partition key may have changed.
+        # Search by the object itself, not by its partition key, which the application may have changed.
         return next((tracked for tracked in self._tracked.values() if tracked.model is model), None)
 
     def require(self, model: object) -> Tracked:
         """
-        Return the tracked document of an object of the application; raise if there is none.
+        Return the tracked document of an object of the application.
 
         Raises:
-            UsageError: the object was neither read nor saved here.
+            UsageError: the object was neither read nor saved in this unit of work.
         """
         if (tracked := self.of(model)) is None:
             raise UsageError(
@@ -302,7 +305,7 @@ class IdentityMap:
         return tracked is not None and tracked.change is Change.DELETE
 
     def awaits_commit_of(self, model: object) -> bool:
-        """Return whether a commit is still to write an entity that was changed since it was read or created."""
+        """Return whether an entity has changes that the next commit of this unit of work would write."""
         tracked = self.of(model)
         if tracked is None or self.failed or self._ended:
             return False
@@ -320,9 +323,9 @@ class IdentityMap:
 
         Raises:
             UsageError: another object with the same type, id and partition key is tracked; the document was deleted in
-                this unit of work; it is to be updated and was never stored, or to be created and was stored already; or
-                another unit of work is still to commit it.
-            PreconditionFailed: the caller gives an etag, and the document was read with another one.
+                this unit of work; a document to update was never stored, or one to create is stored already; or another
+                unit of work has changes of it that are not committed.
+            PreconditionFailed: the document was read with another etag than the caller gives.
         """
         self.check()
         progress = document.progress
@@ -351,7 +354,7 @@ class IdentityMap:
             advice = "change the one that `read` or `create` returned first"
             if known.change is Change.DELETE:
                 advice = "commit the deletion before you create it again, or change it instead of deleting it"
-            raise document.misuse(f"Two different objects mean {document} in one unit of work: {advice}.")
+            raise document.misuse(f"Two different objects are {document} in one unit of work: {advice}.")
         elif change is not Change.NONE:
             self.failed = False
             known.merge(change)
@@ -404,7 +407,7 @@ class IdentityMap:
         self.refusal, self.failed = None, False
 
     def end(self) -> None:
-        """Have all entities refuse to record events, and refuse any further use of the unit of work."""
+        """End the unit of work: it refuses any further use, and its entities refuse to record events."""
         for tracked in self._tracked.values():
             tracked.progress.closed = "belongs to a unit of work that has ended"
         self._tracked.clear()
@@ -416,8 +419,8 @@ class IdentityMap:
 
     def put_back(self, snapshot: Snapshot) -> None:
         """
-        Restore a snapshot: forget the documents, changes and events that were added since. Fields that were set keep
-        their values.
+        Restore a snapshot: forget the documents, changes and events that were added since. Fields of models that were
+        set since then keep their new values.
         """
         self._tracked = {place: kept for place, kept, _ in snapshot}
         for _, kept, recorded in snapshot:
@@ -440,19 +443,19 @@ class IdentityMap:
     ) -> None:
         """
         Note that a commit was written. Its documents get their new version and etag. Documents that were deleted for
-        good count as new again, and are no longer tracked. A change that was made while the outcome was unknown is
-        still to be written.
+        good count as new again, and are no longer tracked. If a document was changed while the outcome of the commit
+        was unknown, the next commit writes that change.
         """
         for part in parts:
             model, deleted = part.tracked.model, part.change is Change.DELETE
-            # A deleted object gets version 0: with its old version it would look like a stored document that
-            # no etag guards.
+            # A deleted object gets version 0. With its old version and no etag, it would look like a stored
+            # document that the next commit could overwrite.
             progress = part.tracked.progress
             version, etag = (0, None) if deleted else (progress.version + 1, etags.get(part.tracked.id))
             progress.note_commit(version=version, etag=etag, taken=part.taken, stored=part.document)
             if isinstance(model, dict) and "_etag" in model:
-                # The caller read this dict with the SDK, and may give it to the next unit of work. So it gets
-                # the new etag.
+                # The caller read this dict with the SDK, and may save it again in another unit of work, which
+                # needs the new etag.
                 model["_etag"] = etag
             tracked = next(((place, one) for place, one in self._tracked.items() if one.model is model), None)
             if tracked is None:
@@ -462,7 +465,7 @@ class IdentityMap:
                 del self._tracked[place]
                 continue
             kept.key, kept.state = partition_key, None
-            # If changes were asked for since this part was made, they are still to be written.
+            # If the application asked for further changes of this document while the commit ran, the next commit writes them.
             if kept.revision == part.revision:
                 kept.change = Change.NONE
             elif kept.change is not Change.DELETE:
@@ -474,7 +477,7 @@ def _cannot_be(document: Tracked, change: Change) -> UsageError:
         "cannot be created: a commit wrote it already, so its created event would be missing. Change it with `update`; for another "
         "container, make another object of its fields."
     )
-    if change is Change.UPDATE:  # A write without an etag would replace whatever is stored under that id.
+    if change is Change.UPDATE:  # without an etag the write could replace another program's document
         advice = "cannot be updated: it was neither read nor created. Read it first and change that object, or create it."
     return document.misuse(f"{document} {advice}")
 
@@ -482,5 +485,5 @@ def _cannot_be(document: Tracked, change: Change) -> UsageError:
 def _current_task() -> asyncio.Task[object] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop runs; entities may be added without one
+    except RuntimeError:  # no event loop runs, and entities may be added without a loop
         return None

@@ -1,4 +1,7 @@
-"""CommitBatch: all writes of one commit, assembled once and frozen, so that every attempt sends the same batch."""
+"""
+CommitBatch: all writes of one commit, assembled once and frozen, so that every attempt sends the same batch. `commit.py` sends it and finds
+out whether it was written.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from cosmos_outbox.write.change_tracking import Change, Part
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
 from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refusal, unwritable
 
-_OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, without ids and etags
+_OPERATION_OVERHEAD_BYTES = 64  # the JSON around a document in a batch, without its id and etag
 _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Change.DELETE: WriteKind.DELETE}
 Created = Callable[[DomainEvent, Mapping[str, str]], Mapping[str, str]]
 
@@ -23,8 +26,8 @@ Created = Callable[[DomainEvent, Mapping[str, str]], Mapping[str, str]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
     """
-    A new document that says what a commit is for. Its id is chosen so that two commits for the same purpose cannot both
-    create it.
+    A new document that says which message or request a commit handles. Its id is made from that message or request, so
+    a second commit for the same one cannot create it, and fails.
 
     elsewhere: advice for the error that is raised if the commit also changes a document under another partition key.
     """
@@ -41,12 +44,12 @@ class CommitRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBatch:
     """
-    One transactional batch.
+    The transactional batch of one commit: events first, then the record, then entities.
 
-    Events come before entities. So a repeated commit fails on the id of an event, which proves that the first one was
-    written, and never on an etag, which proves nothing. The record of a consumer's inbox or of an idempotency key comes
-    between them. So if another process has already committed the effect of the same message or request, the batch fails on the record,
-    even if its entities were changed too.
+    The order decides which write is refused first, and so what a refusal proves. If an earlier attempt has already
+    written the commit, the id of an event is refused, which proves that the commit was written. A refused etag would
+    prove nothing. If another process has already committed the effect of the same message or request, the record (of
+    the consumer's inbox or the idempotency key) is refused, even if entities of the batch were changed too.
     """
 
     commit_id: str
@@ -58,8 +61,8 @@ class CommitBatch:
     @property
     def proof(self) -> DomainEvent | None:
         """
-        Return the event with the longest time to live. While it is stored, it proves that the commit was written.
-        Return None if the commit has no event.
+        Return the event with the longest time to live. As long as that event is stored, it proves that the commit was
+        written. Return None if the commit has no event.
         """
         return max(self.events, key=lambda event: event.ttl, default=None)
 
@@ -83,17 +86,18 @@ def assemble(
         published: by the id of a domain event, the events to write in its place.
         sizes: the rules for large events.
         paths: the paths at which the container's documents have their partition key.
-        record: the document that says what the commit is for. Defaults to none.
-        created: returns what to store with an event, made from the correlation. Defaults to the correlation itself.
+        record: the document that says which message or request the commit handles. Defaults to none.
+        created: a function that starts a span for an event, and returns the correlation to store with that event.
+            Defaults to storing `correlation`.
 
     Raises:
         MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold the commit.
         EventTooLarge: an event could not be parked, or its message could never be sent.
-        UnstorableValue: a value of an entity or event could not be read back.
-        UsageError: two documents have one id, or the container takes no such partition key or event id.
+        UnstorableValue: a value of an entity or event would be read back as another value.
+        UsageError: two documents have the same id, or the container takes no such partition key or event id.
     """
     commit_id = new_id()
-    if record is not None:  # the keys of the parts are checked with the parts
+    if record is not None:  # the keys of entities and documents (`parts`) have been checked already
         check_partition_key(record.partition_key, paths, of="the record of an effect")
     key = parts[0].partition_key if record is None else record.partition_key
     for part in parts:
@@ -118,8 +122,8 @@ def assemble(
     writes = (*batch.writes, *batch.payloads)
     events = tuple([event for _, event, _ in recorded])
     ids = [write.id for write in writes]
-    # If a batch wrote one document twice, the second write would fail because of the first, which would look
-    # like a repeated commit.
+    # Refuse two writes with the same id. In Cosmos DB the second write would conflict with the first, which
+    # would look like a commit that an earlier attempt had written.
     if len(set(ids)) < len(ids):
         raise _duplicate_id(ids, events, key)
     if len(writes) > MAX_BATCH_OPERATIONS or batch.size > MAX_BATCH_BYTES:

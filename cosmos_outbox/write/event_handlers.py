@@ -1,4 +1,7 @@
-"""Event handlers: functions that run inside the process, before the commit, for the events that entities recorded."""
+"""
+Event handlers: functions that run inside the process, before the commit, for the events that entities recorded.
+`consumer/routes.py` chooses the handlers of messages.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ _Handler = tuple[type[DomainEvent], Callable[[Any, Any], Awaitable[None] | None]
 
 class EventHandlers:
     """
-    The functions that run for each type of event, and the mappings from a domain event to the public events that
-    replace it.
+    The handlers that run for each type of event, and the mappings from a domain event to the public events that are
+    written in its place.
 
-    A function or mapping of a type also applies to its subclasses.
+    A handler or mapping of an event class also applies to its subclasses.
     """
 
     def __init__(self) -> None:
@@ -31,8 +34,8 @@ class EventHandlers:
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
         """
-        Write the result of `mapping(event)` in place of each event of a type: one event, several in their order, or
-        None for nothing.
+        Have each commit write the result of `mapping(event)` in place of each event of this type. The result is one
+        event, several in their order, or None for no event.
 
         Raises:
             TypeError: the type has a mapping already.
@@ -47,7 +50,7 @@ class EventHandlers:
     def map_events(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
         """
         Return, by the id of each mapped event, the events that replace it. The first of them gets the id of the mapped
-        event. The ids of the others are computed from that id, so that a retry makes the same ones.
+        event. The ids of the others are computed from that id, so that a retry makes the same ids.
         """
         found: dict[str, tuple[DomainEvent, ...]] = {}
         for event in events:
@@ -64,26 +67,27 @@ class EventHandlers:
 
 class Dispatch:
     """
-    Handles the events of one unit of work. Each handler gets each event once, even if the commit is repeated: `before`
-    says which events earlier commits have handled.
+    Calls the event handlers of one unit of work. Each handler gets each event once, even if the commit is repeated:
+    `before` is the Dispatch of the last commit, and knows which events have been handled.
     """
 
     def __init__(self, handlers: list[_Handler], before: Dispatch | None) -> None:
         self._handlers = handlers
         self.done: set[tuple[str, int]] = set() if before is None else {*before.done}
-        # By the id of an event that a handler raised: the actions of the events that led to it, in order.
+        # For each event that a handler recorded, by its id: the actions of the events that led to it, in
+        # order.
         self.caused_by: dict[str, tuple[str, ...]] = {} if before is None else {**before.caused_by}
 
     async def run(self, entities: IdentityMap, unit: object) -> None:
         """
-        Handle all events that a commit would write, and the events that the handlers raise, until none is left.
+        Handle all events that a commit would write, and the events that handlers record meanwhile, until none is left.
 
         An error of a handler passes through, with a note that names the handler, the event and the entity that recorded
         it.
 
         Raises:
-            UsageError: an event led to itself again and again; the handlers raised more events than a batch holds; or a
-                handler needs a unit of work of another class.
+            UsageError: the handlers of some events record these events again without end; the handlers recorded more
+                events than a batch holds; or a handler needs a unit of work of another class.
         """
         known = {event.id for _, event in entities.each_event()}
         most = len(known) + MAX_BATCH_OPERATIONS

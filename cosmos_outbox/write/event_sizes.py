@@ -1,6 +1,6 @@
 """
-EventSizes: store the payload of a large event beside it, or refuse the event. Ids that no message can carry are refused
-too.
+EventSizes: store the payload of a large event in a document of its own, or refuse the event. Correlation ids that are
+too long for a message are refused too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cosmos_outbox.message_format import content_bytes
 from cosmos_outbox.ports import MAX_EVENT_BYTES
 from cosmos_outbox.stored_documents import CLAIM, Document
 
-MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # the limit of Service Bus in the Standard tier, with all properties
+MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # the largest message of the Standard tier, with all properties
 _PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
 # How many bytes of a message are left for ids, annotations, AMQP's frames, and the attributes of CloudEvents
 MESSAGE_OVERHEAD_BYTES = 2 * 1024
@@ -31,8 +31,8 @@ class EventSizes:
     The rules for large events. The payload of a large event may be stored as a document of its own, in the same batch. The
     message then carries the address of that document (claim check).
 
-    max_message_bytes   the largest message that the topics take; default: 256 KB, as Service Bus Standard does.
-    claim_check         True: a payload that would be larger is stored beside the event. False: the commit is refused.
+    max_message_bytes   the largest message that the topics take; default: 256 KB, the limit of Service Bus Standard.
+    claim_check         True: a larger payload is stored as a document of its own. False: the commit is refused.
     """
 
     max_message_bytes: int = MAX_STANDARD_MESSAGE_BYTES
@@ -51,7 +51,7 @@ class EventSizes:
 
         Args:
             document: the document of the event.
-            size_bytes: how large its JSON is. Its message, without the overhead, is never larger.
+            size_bytes: the bytes of that document's JSON. Apart from a fixed overhead, the event's message is not larger.
             partition_key: the partition key of the event.
 
         Raises:
@@ -85,20 +85,20 @@ def check_correlation(correlation: Mapping[str, str]) -> None:
     Check the size of the correlation that a commit stores with every event.
 
     Raises:
-        EventTooLarge: no message could carry it.
+        EventTooLarge: the correlation is too large for the properties of a message.
     """
     sizes = {name: len(value.encode()) for name, value in correlation.items()}
     if sum(sizes.values()) > _LONGEST_CORRELATION:
         raise EventTooLarge(
-            f"{' and '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}. Pass on shorter "
-            "ones."
+            f"{' and '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries at most {_LONGEST_CORRELATION}. Pass on "
+            "shorter ones."
         )
 
 
 def _with_claim(document: Document, *, partition_key: Any) -> Document:
     """
-    Return the document of an event whose payload is stored as a document of its own. Instead of the payload it has the
-    address of that document.
+    Return the document of an event whose payload is stored in a second document. Instead of the payload it contains the
+    address of the second document (claim check).
     """
     claim = {
         "id": _payload_id(document),
@@ -110,8 +110,8 @@ def _with_claim(document: Document, *, partition_key: Any) -> Document:
 
 def _payload_document(document: Document) -> Document:
     """
-    Return the document of an event's payload. It lives longer than the event, because the event may be parked when its
-    time to live ends.
+    Return the document of an event's payload. It lives 30 days longer than the event's document, because a copy of the
+    event may be parked for that long, and still needs the payload.
     """
     content = {name: value for name, value in document.items() if name != "meta"}
     ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, int(MAX_TTL.total_seconds()))

@@ -1,10 +1,8 @@
 """
-Fresh reads: read one document that is at least as new as its caller knows it to be, for example from a message about
-it.
+Fresh reads: read a document in at least a given version, which the caller knows for example from a message.
 
-A replica that lags returns an old document, or none. Then the document is read again from the replica that takes
-writes, where no commit is missing. So if the document is not found there, it is gone, and the caller need not wait for
-it.
+A replica that lags returns an old document, or none. If it does, the document is read again from the replica that takes
+writes, where no commit is missing. If the document is not found there, it was deleted, and waiting for it is useless.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from cosmos_outbox.errors import NotFound, TryLater
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import Document
 
-_REREADS = 6  # so many reads take about 2 s
+_REREADS = 6  # how often to read again; with the pauses that takes about 2 s
 
 
 async def read_new_enough(
@@ -28,10 +26,10 @@ async def read_new_enough(
     Return a document in the given version or a later one.
 
     Args:
-        read: reads the document, as `Store.read` does.
+        read: a function that reads the document, with the arguments of `Store.read` after the partition key.
         options: for how long one read is tried.
-        etag: NotModified is raised while the document has this etag. It has no effect if `at_least` is given.
-        at_least: the least version; None for any version that a replica has.
+        etag: if the document still has this etag, NotModified is raised. It has no effect if `at_least` is given.
+        at_least: the lowest version that the caller accepts; None for any version.
 
     Raises:
         NotFound: there is no such document.

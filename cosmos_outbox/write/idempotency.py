@@ -1,10 +1,11 @@
 """
 Idempotency keys: a request that its caller repeats takes effect once, and each repetition gets the first answer.
+For FastAPI, `fastapi/idempotent_requests.py` reads the key from the request.
 
 The answer is stored as a document, `request.<id of the key>`, in the same batch as the effect. So there is no effect
 without a stored answer, and no second effect. The answer is made before the commit, so it is stored even if the process
-dies right after the commit. If several equal requests run at the same time, in any processes, one of them creates the
-document and the others read it. The document is deleted when its time to live ends.
+dies right after the commit. If several equal requests run at the same time, in one process or several, one of them
+creates the document and the others read it. The document is deleted when its time to live ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, committer, version_after_commit
 
 DEFAULT_REMEMBERED = timedelta(days=1)
-_FAILED = 400  # from this status on, the request did nothing
+_FAILED = 400  # an answer with this HTTP status or a higher one means that the request changed nothing
 _HEADER = re.compile(r"[\t -~\x80-\xff]*")  # a value with a line end would begin another header
 _NO_HEADER = "cannot be a header of an answer: a header is Latin-1 without line ends. Percent-encode what stands in a URL (urllib.parse.quote)."
 _ELSEWHERE = "a request writes under the `partition_key` that it names. Let it record an event, and a consumer of that event write the other key"
@@ -57,8 +58,7 @@ class IdempotencyKey:
     remembered_for: timedelta = DEFAULT_REMEMBERED
 
     def __post_init__(self) -> None:
-        # The bounds are checked here, because Cosmos DB would keep an answer with a time to live of -1 s for
-        # ever.
+        # Refuse a negative time: Cosmos DB would keep a document with a time to live of -1 for ever.
         said = f"An answer is kept 1 s to {MAX_TTL.days} days, not {self.remembered_for}."
         errors.require(MIN_TTL <= self.remembered_for <= MAX_TTL, said)
 
@@ -87,7 +87,7 @@ class Answer:
     repeated: bool = False
 
     def __post_init__(self) -> None:
-        # Check this before the commit: a server could send such a header neither now nor to a repetition.
+        # Refuse a header that no server can send, before the commit stores it for all repetitions.
         if wrong := [value for value in self.headers.values() if not _HEADER.fullmatch(value)]:
             raise errors.UsageError(f"{wrong[0]!r:.100} {_NO_HEADER}")
 
@@ -141,11 +141,11 @@ async def answer_once(
             await (once.commit(uow, answer) if once else uow.commit())
             etag = answer.etag_of and answer.etag_of.etag
             answer = replace(answer, headers={**answer.headers, **({"ETag": etag} if etag else {})})
-        uow.rollback()  # so that the commit of `run` writes nothing beside the answer
+        uow.rollback()  # so that the commit by `Outbox.run` writes no further changes
         return answer
 
-    # This empty commit raises if other code commits for the caller, which is then a handler of a consumer or
-    # the work of another request.
+    # This empty commit raises UsageError if the caller is a consumer's handler or the work of another
+    # request, for which the library commits.
     await outbox.unit_of_work().commit()
     if once is None:
         return await outbox.run(carry_out, kind=kind)
@@ -155,10 +155,10 @@ async def answer_once(
     _running.add(place)
     try:
         answer = first if (first := await once.first_answer()) else await outbox.run(carry_out, kind=kind)
-        # An answer from 400 on may be due to an equal request that changed the same documents. Then return
-        # that request's answer.
+        # A failed answer (400 or higher) may be due to an equal request that changed the same documents
+        # first. If so, return the answer of that request.
         return answer if answer.status < _FAILED else await once.first_answer() or answer
-    # Do not look for another answer: the key was used for another payload, or this request was not written.
+    # Raise these errors as they are: the key was used for another payload, or Cosmos DB is busy or away.
     except (errors.IdempotencyKeyReused, *errors.BUSY):
         raise
     except Exception as error:  # noqa: BLE001 - an error of `work` may be due to changes of an equal request
@@ -169,7 +169,7 @@ async def answer_once(
 
 @dataclass(frozen=True, slots=True)
 class _Once:
-    """A request that is carried out once: commits its answer, and reads the answer that is stored."""
+    """One idempotency key: commits the answer of its request, and reads the answer that an equal request has stored."""
 
     outbox: Outbox
     key: IdempotencyKey
@@ -186,7 +186,7 @@ class _Once:
             **self.outbox.key_paths.fields(self.partition_key),
             "type": ANSWER_TYPE,
             "ttl": int(self.key.remembered_for.total_seconds()),
-            "data": {  # nested, so that none of these names is a property of the partition key
+            "data": {  # nested, because a container may be partitioned on one of these names
                 "payload": _hash(self.key.payload),
                 "status": answer.status,
                 "headers": dict(answer.headers),
@@ -221,8 +221,8 @@ class _Once:
                 if (first := await self.first_answer()) is not None:
                     return first
             attempt += 1
-            # Read again after a pause: the replica that was read may lag behind the one that refused the
-            # commit.
+            # If the commit failed because the answer is stored already, the replica that the library read lags. So read
+            # the answer again after a pause.
             if not (taken and await deadline.pause(attempt)):
                 raise error
 

@@ -1,4 +1,7 @@
-"""Outbox: the entry point of an application, which makes units of work."""
+"""
+Outbox: the entry point of an application, which makes units of work. `unit_of_work.py` has what they do, and `domain/events.py` how long
+events live.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,11 @@ class Outbox:
     The entry point of an application. Make one for each process and container; all tasks share it.
 
     Args:
-        store: the store that is committed to, `CosmosStore` or `MemoryContainer`.
-        retries: how long a read or a commit is tried. Defaults to 10 s.
+        store: where to commit: a `CosmosStore` or a `MemoryContainer`.
+        retries: for how long a read or a commit is tried. Defaults to 10 s.
         sizes: the rules for large events. Defaults to refusing a message of more than 256 KB, as Service Bus Standard
             does.
-        tracer_provider: receives a span for each commit. Defaults to OpenTelemetry's global one.
+        tracer_provider: gets a span for each commit. Defaults to OpenTelemetry's global provider.
         create_spans_for: the broker's name in OpenTelemetry, such as `servicebus`. Each event then gets a span `create`
             of its own, which its message continues. Defaults to none: the events of a commit share its span.
     """
@@ -161,7 +164,7 @@ class Outbox:
             UsageError: `attempts` is less than 1; or `work` is no function, or returned nothing to await.
             PreconditionFailed: another program was first in each attempt; or `work` raised this error itself, which ends the
                 attempts.
-            OutboxError: any other error of `work` or of `UnitOfWork.commit`; there is no further attempt then.
+            OutboxError: any other error of `work` or of `UnitOfWork.commit`. It ends the attempts.
         """
         require(attempts >= 1, f"Work needs at least one attempt, not {attempts}.")
         if not callable(work):
@@ -188,7 +191,7 @@ class Outbox:
 
 def is_last(attempt: int, attempts: int, refusal: PreconditionFailed) -> bool:
     """
-    Return whether this attempt is the last one. If it is, add a note to its error that says what the caller can do.
+    Return whether this attempt is the last one. If it is, add a note to its error (`refusal`) that says what to do.
     """
     if attempt >= attempts:
         refusal.overtaken = attempts > 1

@@ -1,4 +1,8 @@
-"""UnitOfWork: changes to entities that are written together or not at all."""
+"""
+UnitOfWork: changes to entities that are written together or not at all.
+
+`commit_batch.py` assembles the writes, and `commit.py` sends them.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,8 @@ ModelT = TypeVar("ModelT")
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 _SPAN = "outbox.commit"
 
-# The name of the code that commits the units of work of this context, such as a consumer for its handler.
-# While it is set, a call of `commit` raises.
+# The name of the part of the library that commits for the code that runs now, such as a consumer for its
+# handler. While this variable is set, that code may not call `commit`.
 committer: ContextVar[str | None] = ContextVar("cosmos_outbox.committer", default=None)
 
 
@@ -52,8 +56,8 @@ class Commit:
 
     def followed_by(self, newer: Commit) -> Commit:
         """
-        Return one result for two commits: this one, whose outcome was unknown at first, and the newer one that was
-        written after it.
+        Return one result for two commits: this one, whose outcome was unknown at first, and the newer commit that the
+        same call of `commit()` wrote after it.
         """
         return Commit(
             id=newer.id,
@@ -94,7 +98,7 @@ class UnitOfWork:
         self._sizes = sizes
         self._entities = IdentityMap(kinds)
         self._dispatch: Dispatch | None = None
-        # A commit that was sent, and is not known yet to be written or refused.
+        # The commit that was sent last, as long as it is unknown whether it was written
         self._unresolved: Submission | None = None
         self._entered = False
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
@@ -115,9 +119,10 @@ class UnitOfWork:
         if error is None:
             self._entities.check()
             self._entities.warn_of_what_is_left("await uow.commit()")
-        self._entities.end()  # also if another task is committing: no error may hide the error of the block
+        # Do not check here whether another task commits: such an error would hide the error of the block.
+        self._entities.end()
 
-    if not TYPE_CHECKING:  # a type checker reports this without help
+    if not TYPE_CHECKING:  # hides `__enter__` from type checkers, so that they report a plain `with`
 
         def __enter__(self) -> Never:
             raise errors.UsageError("A unit of work is entered by `async with`, not by `with`.")
@@ -169,14 +174,14 @@ class UnitOfWork:
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
-        Write a dict, dataclass or model that is no `Entity` of this library with the next commit; see `Documents.save`.
+        Have the next commit write a dict, dataclass or model that is no `Entity` of this library; see `Documents.save`.
         """
         return self.documents(type(model)).save(model, etag=etag)
 
     def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
-        Record an event about an entity, or about a document that was read or saved here. The next commit writes both
-        together.
+        Record an event about an entity, or about a document that was read or saved in this unit of work. The next
+        commit writes the event together with the entity or document.
 
         Args:
             event: the event, which says what happened.
@@ -185,7 +190,7 @@ class UnitOfWork:
                 at once.
 
         Raises:
-            UsageError: `about` was neither read nor saved here; or `deliver_at` has no UTC offset.
+            UsageError: `about` was neither read nor saved in this unit of work; or `deliver_at` has no UTC offset.
         """
         if isinstance(about, Entity):
             about.record(event, deliver_at=deliver_at)
@@ -199,8 +204,8 @@ class UnitOfWork:
         Have `hook(commit)` called once, after the next commit that wrote something. If that commit is refused, or after
         a rollback, the hook is dropped.
 
-        An error of a hook is logged, and the commit stays written. The process may end before a hook runs. So do work
-        that must happen in an event handler or in a consumer.
+        An error of a hook is logged, and the commit stays written. The process may end before a hook runs. So if work
+        must not be lost, do it in an event handler or in a consumer.
         """
         self._after_commit.append(hook)
 
@@ -223,7 +228,7 @@ class UnitOfWork:
         self._after_commit.clear()
 
     def was_refused(self, error: errors.OutboxError) -> bool:
-        """Return whether the last commit raised this refusal, and nothing was read or created since then."""
+        """Return whether the last commit raised this error because it was refused, and nothing was read or created since."""
         return self._entities.refusal is error
 
     async def commit(self) -> Commit:
@@ -239,7 +244,7 @@ class UnitOfWork:
                 handlers. Read all entities again and repeat the whole change, as `Outbox.run` does. Until then each commit
                 raises this error again.
             MixedPartitionKeys, BatchTooLarge: one batch cannot hold the changes; nothing was sent.
-            UnstorableValue: a value of an entity or event could not be read back as it is; nothing was sent.
+            UnstorableValue: a value of an entity or event would be read back as another value; nothing was sent.
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
             CommitOutcomeUnknown: the answer was lost, and the outcome could not be found out. Commit again within a minute to
                 find it out. If no event proves the commit, or its events may be deleted by now, the outcome stays unknown:
@@ -259,7 +264,7 @@ class UnitOfWork:
         with self._entities.alone(commits=True):
             settled = None
             try:
-                # the commit in doubt comes first, as newer changes may depend on it
+                # first send the commit whose outcome is unknown, because newer changes may depend on it
                 if self._unresolved is not None:
                     settled = await self._submit(self._unresolved.commit)
                 newer = await self._commit_changes(record)
@@ -280,7 +285,7 @@ class UnitOfWork:
                 answer = hook(commit)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception:  # the hook is a caller's code; the commit is written all the same
+            except Exception:  # the hook is the application's code, and the commit is written already
                 _logger.exception("commit.hook_failed", extra={"commit": commit.id})
 
     async def _commit_changes(self, record: CommitRecord | None) -> Commit | None:
@@ -288,15 +293,16 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers.registered:
             await self._run_handlers()
-            # Without this check, the write would be lost unnoticed if a handler closed the unit of work.
+            # If a handler closed the unit of work, there would be no changes left, and the commit would
+            # silently write nothing. Raise an error instead.
             self._entities.check()
         changed, paths = self._entities.changes(), self._store.key_paths
         if not changed and record is None:
             return None
-        # This span is about the commit and not about a message: a span `create` is about one message, and
-        # only the worker knows where the message goes.
+        # This span is about the commit, so it has no attributes of messages: only the worker knows to which
+        # topic a message goes.
         span = self._tracer.start_span(_SPAN)
-        # Without a tracer that records, the caller's span stays the current one.
+        # If no tracer records spans, the caller's span stays the current span.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
             parts = [tracked.part(paths) for tracked in changed]
             recorded = [event for part in parts for event in part.taken.events]
@@ -353,8 +359,8 @@ class UnitOfWork:
                 self._dispatch = None
                 self._after_commit.clear()
             raise
-        # After a cancellation or an error of other code, which may come after the write, this line is not
-        # reached: the commit stays unresolved.
+        # A cancellation, or an error that is not of this library, skips this line. The commit may have been
+        # written by then, so it stays unresolved, and the next commit finds out.
         self._unresolved = None
         self._entities.mark_written(pending.parts, pending.partition_key, submission.etags)
         return Commit(
@@ -382,8 +388,8 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
 
 async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:
     """
-    Commit a unit of work together with a record that says what the commit is for. The record is written even if nothing
-    else changed.
+    Commit a unit of work together with a record that says which message or request it handles. The record is written
+    even if nothing else changed.
 
     Raises:
         Conflict: a document with the record's id exists already; the error names the id, and nothing was written.

@@ -1,6 +1,6 @@
 """
-Unstorable values: the error for a value that could not be read back as it is. The error names the field that has the
-value.
+Unstorable values: make the error for a value that would be read back as another value, such as a whole number that Cosmos DB would
+round, or a tuple that comes back as a list. The error names the field. `domain/events.py` decides which values these are.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def no_json(
     model: object, document_id: str, key: Any, document: Mapping[str, Any], error: ValueError
 ) -> UnstorableValue:
     """
-    Return the error for a document that contains a text which has no UTF-8 form, or a number that is not finite or
-    would be rounded.
+    Return the error for a document with a text that UTF-8 cannot encode, a number that is infinite or NaN, or an
+    integer that Cosmos DB would round.
     """
     field = next(find(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
     return refusal(model, document_id, key, field.removeprefix("data."), str(error))
