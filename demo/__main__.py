@@ -35,25 +35,26 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 is
 @app.command()
 def demo(
     *,
-    contacts: Annotated[int, typer.Option(min=1, help="How many contacts.")] = 200,
-    changes: Annotated[int, typer.Option(min=1, help="Changes a contact; the first creates it.")] = 5,
+    contacts: Annotated[int, typer.Option(min=1, help="How many contacts to create.")] = 200,
+    changes: Annotated[int, typer.Option(min=1, help="Changes of each contact; the first creates it.")] = 5,
     partitions: Partitions = 2,
     workers: Workers = 2,
-    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Contacts changed at a time.")] = 16,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Contacts to change at a time.")] = 16,
     seed: Annotated[int, typer.Option(help="The same seed sends the same requests.")] = 0,
-    no_kill: Annotated[bool, typer.Option("--no-kill", help="Let all workers live.")] = False,
+    no_kill: Annotated[bool, typer.Option("--no-kill", help="Kill no worker and no consumer.")] = False,
     sdk_only: Annotated[bool, typer.Option("--sdk-only", help="Run workers with OUTBOX_SDK_ONLY.")] = False,
-    cosmos: Annotated[str | None, typer.Option(help="Connection string; default: our own emulator.")] = None,
-    servicebus: Annotated[str | None, typer.Option(help="Connection string; goes with --cosmos.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
+    cosmos: Annotated[str | None, typer.Option(help="Connection string; default: our emulator.")] = None,
+    servicebus: Annotated[str | None, typer.Option(help="Connection string; needed with --cosmos.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as a line of JSON.")] = False,
 ) -> None:
     """Send requests to the API, kill a worker half-way, and check that every event arrives once and in order."""
     if workers == 1 and not no_kill:
         raise typer.BadParameter(
-            "no worker could take over: use 2 or more, or --no-kill", param_hint="--workers"
+            "no other worker could take over from the killed one: use 2 or more, or --no-kill",
+            param_hint="--workers",
         )
     if (cosmos is None) != (servicebus is None):
-        raise typer.BadParameter("give both or none", param_hint="--cosmos, --servicebus")
+        raise typer.BadParameter("give both connection strings, or none", param_hint="--cosmos, --servicebus")
     accounts = Accounts(cosmos=cosmos, servicebus=servicebus) if cosmos and servicebus else None
     options = DemoOptions(
         load=Load(contacts=contacts, changes=changes, concurrency=concurrency, seed=seed),
@@ -68,9 +69,8 @@ def demo(
 def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) -> None:
     """Start all processes of the contacts example, and keep them running until Ctrl-C."""
     try:
-        socket.create_server(
-            ("127.0.0.1", port)
-        ).close()  # reports a taken port before the other processes start
+        # If another program uses the port, report it before the other processes start.
+        socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise typer.BadParameter(str(error), param_hint="--port") from error
     _bypass_proxies()

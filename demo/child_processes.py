@@ -1,4 +1,4 @@
-"""Run the work of a command that starts child processes: stop them at a signal, and print the ends of their logs after a failure."""
+"""Start child processes for a command, stop them at a signal, and print the ends of their logs after a failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ Work = Callable[[Children, Path], Coroutine[Any, Any, int]]
 
 
 async def with_children(work: Work, console: Console) -> int:
-    """Do the work and return its exit code, or 128 + the number of the signal that ended it. The logs are deleted if the code is 0."""
+    """
+    Do the work of a command, and stop its child processes at the end.
+
+    Return the exit code of the work, or 128 + the number of the signal that ended it. If the code is 0, delete the logs.
+    """
     directory = Path(tempfile.mkdtemp(prefix="cosmos-outbox-"))
     code = 1
     try:
@@ -48,7 +52,7 @@ async def with_children(work: Work, console: Console) -> int:
 
 
 def show_tails(children: list[Child] | tuple[Child, ...], console: Console) -> None:
-    """Print the end of each child's log."""
+    """Print the end of each child process's log, which may say why the child failed."""
     for child in children:
         console.print(f"--- the end of {child.log.name}", style="bold", highlight=False)
         console.print(child.tail(), markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the commands `demo` and `run` do: run the job or keep the processes up, print the result, and return the exit code."""
+"""Run the commands `demo` and `run`: start the processes, print what happens, and return the exit code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _about(options: DemoOptions) -> list[str]:
 
 async def run(options: StackOptions) -> int:
     """
-    Keep all processes up until Ctrl-C or SIGTERM, and return 0 then. Print every message that the subscriber receives.
+    Run all processes until Ctrl-C or SIGTERM, and then return 0. Print every message that the subscriber receives.
     """
     console = Console()
 

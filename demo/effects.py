@@ -44,7 +44,7 @@ class Effects:
 
 
 def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[str, Any]]) -> Effects:
-    """Compare the committed events with those that a consumer recorded in its container."""
+    """Compare the committed events with the events that a consumer's handlers recorded for them in its container."""
     events = {event.event_id: event for event in committed}
     by_entity: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for document in recorded:
@@ -71,7 +71,7 @@ def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[s
 
 async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, stalled_seconds: float) -> int:
     """
-    Call `count` until it returns the expected number, or has not grown for `stalled_seconds`. Return the last number.
+    Call `count` until it returns the wanted number, or the same number for `stalled_seconds`. Return the last number.
     """
     counted, deadline = -1, 0.0
     while counted < wanted:
@@ -85,11 +85,11 @@ async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, sta
 
 
 async def count_effects(container: ContainerProxy) -> int:
-    """Return how many events a consumer has recorded."""
+    """Return how many events the handlers of a consumer have recorded in its container."""
     counts: list[Any] = [one async for one in container.query_items(f"SELECT VALUE COUNT(1) {_EVENTS}")]
     return int(sum(counts))
 
 
 async def recorded_in(container: ContainerProxy) -> list[dict[str, Any]]:
-    """Return the events that a consumer has recorded."""
+    """Return the events that the handlers of a consumer have recorded in its container."""
     return [document async for document in container.query_items(f"SELECT * {_EVENTS}")]

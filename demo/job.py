@@ -28,7 +28,7 @@ QUIET_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """The options of the demo. If no message arrives for `stalled_seconds`, the events that are missing then count as lost."""
+    """The options of the demo. If no message arrives for `stalled_seconds`, events that did not arrive count as lost."""
 
     load: Load
     stack: StackOptions
@@ -165,14 +165,14 @@ class _Job:
     async def _kill_half_way(self) -> list[Child]:
         await self._half_way.wait()
         consumers = self._stack.consumers[:1] if len(self._stack.consumers) > 1 else ()
-        for consumer in consumers:  # under load, each consumer holds sessions, so any of them may be killed
+        for consumer in consumers:  # each consumer has sessions now, so any one may be killed
             await consumer.kill()
             self._progress.notes.append(f"killed {consumer.name} (pid {consumer.pid}) with SIGKILL")
         return [await self._kill_worker(), *consumers]
 
     async def _kill_worker(self) -> Child:
         owners = await lease_owners(self._stack.leases)
-        # Kill the worker that owns the most leases. To kill a worker without a lease would prove nothing.
+        # Kill the worker that owns the most leases. If a worker without a lease is killed, no other worker has to take over.
         leases_of = {
             worker.name: [token for token, owner in owners.items() if owner == worker.name]
             for worker in self._stack.workers
@@ -180,7 +180,9 @@ class _Job:
         victim = max(self._stack.workers, key=lambda worker: len(leases_of[worker.name]))
         held = leases_of[victim.name]
         if not held:
-            raise DemoFailed(f"No worker owns a lease half-way: {dict(owners)}", self._stack.workers)
+            raise DemoFailed(
+                f"No worker owns a lease, so none is killed: {dict(owners)}", self._stack.workers
+            )
         committed = len(self._committed)
         await victim.kill()
         self._progress.notes.append(
@@ -231,7 +233,7 @@ class _Job:
         alive = [worker for worker in self._stack.workers if not worker.killed]
         await self._stack.children.stop(alive)
         received = -1
-        while received != len(self._received):  # wait for late copies
+        while received != len(self._received):  # copies may still arrive after the workers ended
             received = len(self._received)
             await asyncio.sleep(QUIET_SECONDS)
             self._read_record()

@@ -1,4 +1,4 @@
-"""Read from the lease container which worker owns which lease, as a .NET tool for the change feed processor would."""
+"""Read from the lease container which worker owns which lease. Leases have the .NET format, so a .NET tool can read them too."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Load:
     """How many contacts and changes to send, and how many at once. The same seed gives the same requests."""
 
     contacts: int
-    changes: int  # changes of each contact; its creation is the first
+    changes: int  # the changes of each contact; the first change creates the contact
     concurrency: int = 16
     seed: int = 0
 
@@ -120,7 +120,8 @@ async def drive(url: str, load: Load, on_commit: OnCommit) -> None:
 async def _drive_lane(
     session: aiohttp.ClientSession, load: Load, waiting: Iterator[int], on_commit: OnCommit
 ) -> None:
-    for contact in waiting:  # all lanes share this iterator: the next free lane takes the next contact
+    # All of these tasks share the iterator `waiting`, so each task takes the next contact when it is free.
+    for contact in waiting:
         url, etag = "/api/contacts", None
         for change in changes_of(contact, load):
             url, etag = await _send(session, url, change, etag, on_commit)
@@ -157,4 +158,4 @@ async def _send(
                 ]
             )
             return contact_url, response.headers["ETag"]
-    raise LoadFailed(f"{url}{change.path}: refused {MAX_ATTEMPTS} times")
+    raise LoadFailed(f"The API was busy and refused a request to {url}{change.path} {MAX_ATTEMPTS} times.")

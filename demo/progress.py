@@ -17,7 +17,7 @@ class Progress:
     contacts_written: int = 0
     committed: int = 0
     delivered: int = 0
-    effects: int = 0  # in the company directory
+    effects: int = 0  # events that the consumer, the company directory, has recorded
     owners: Owners = field(default_factory=dict)
     children: list[Child] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

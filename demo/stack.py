@@ -1,7 +1,7 @@
 """
-Start the stack of the demo: emulators, API, workers, subscriber and consumers.
+Start the processes of the demo (the stack): emulators, API, workers, subscriber and consumers.
 
-Each is a process of its own. The processes find each other only through the settings in their environment.
+The processes find each other only through the settings in their environment.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FEW_RECEIVERS, _RECEIVERS = "4", "200"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
     """
-    How long the leases of the demo last. It is far shorter than the default of 60 s, so that the demo need not wait a minute
-    until another worker takes over the leases of the killed one.
+    How long a lease of the demo lasts without a renewal: far less than the default of 60 s. Otherwise the demo would wait a minute
+    until another worker takes over the leases of the killed worker.
     """
 
     expiration_seconds: float = 4
@@ -74,24 +74,24 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """What to start for a demo: which emulators, how many workers and consumers, and with which settings."""
+    """What a demo starts: which emulators, how many workers and consumers, and with which settings."""
 
-    accounts: Accounts | None = None  # None: start this project's emulators, with so many `partitions`
+    accounts: Accounts | None = None  # None: start this project's emulators, with `partitions` partitions
     # the arguments after `python` that start the emulators
     emulators: tuple[str, ...] = ("-m", "cosmos_outbox_emulators")
     partitions: int = 2
     workers: int = 2
-    consumers: int = 2  # consumers of the directory; none on accounts that run already
+    consumers: int = 2  # how many processes of the consumer are started; none if `accounts` is given
     consumer: str = DIRECTORY_CONSUMER
-    receiver: str = "sdk"  # the receiver of the consumers
+    receiver: str = "sdk"  # how consumers receive: "sdk" or "amqp", as in OUTBOX_RECEIVER
     sdk_only: bool = False
-    api_port: int = 0  # 0: any free port
+    api_port: int = 0  # 0 takes any free port
     leases: LeaseTimes = LeaseTimes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The running stack: its addresses and its processes."""
+    """The addresses and processes of a demo that runs."""
 
     api_url: str
     cosmos: str
@@ -101,13 +101,13 @@ class Stack:
     children: Children
     workers: tuple[Child, ...]
     consumers: tuple[Child, ...]
-    # the environment variables of every process but the emulators; each worker and consumer gets its name in addition
+    # The environment variables of every process but the emulators. Each worker and consumer also gets its own name.
     environment: Mapping[str, str]
     leases: ContainerProxy
     directory: ContainerProxy
 
     async def replace_what_dies(self, told: Callable[[Child], None]) -> None:
-        """Start each worker and consumer that dies by itself again, as Kubernetes would. Call `told` with each process that died."""
+        """If a worker or consumer dies by itself, call `told` with it and start it again, as Kubernetes would."""
         start = {worker.name: start_worker for worker in self.workers}
         start |= {consumer.name: start_consumer for consumer in self.consumers}
         async with asyncio.TaskGroup() as group:
@@ -121,7 +121,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     """
     Start all processes of the demo, wait until the API answers, and yield them as a stack.
 
-    The processes go on when this context ends. They end when the context of `children` ends.
+    The processes go on running after this context manager ends. They end when the context manager `children` ends.
 
     Raises:
         ChildDied: a process could not start. Its log says why.
@@ -189,7 +189,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
 
 
 async def start_worker(children: Children, name: str, environment: Mapping[str, str]) -> Child:
-    """Start one worker process. Its leases show its name as their owner."""
+    """Start one worker process. The leases that it acquires show its name as their owner."""
     return await children.start(
         name, ("-m", "cosmos_outbox_worker", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name}
     )
@@ -222,7 +222,7 @@ def _environment(cosmos: str, servicebus: str, options: StackOptions) -> dict[st
         "OUTBOX_SUBSCRIPTION": "all",
         "OUTBOX_PROCESSOR_NAME": "outbox",
         "OUTBOX_SDK_ONLY": str(options.sdk_only).lower(),
-        "OUTBOX_HEALTH_PORT": "0",  # any free port, for the workers share this machine; each logs its port
+        "OUTBOX_HEALTH_PORT": "0",  # any free port: workers share this machine, and each logs its port
         "OUTBOX_LEASE_EXPIRATION_SECONDS": str(leases.expiration_seconds),
     }
 

@@ -1,4 +1,4 @@
-"""Show the progress of a running demo: as a live picture on a terminal, as one line a second where the output is no terminal."""
+"""Show the progress of a running demo: as a live picture on a terminal, and otherwise as one line of text each second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE_SECONDS = 1.0
 
 @asynccontextmanager
 async def shown(progress: Progress, console: Console) -> AsyncIterator[None]:
-    """Show the progress on the console while the context is open."""
+    """Show the progress on the console until this context manager ends."""
     show = _live if console.is_terminal else _lines
     task = asyncio.create_task(show(progress, console))
     try:
