@@ -1,5 +1,6 @@
 """
-The command line of the emulators: `serve` starts both of them; `split`, `merge` and `fault` change emulators that are running.
+The command line of the emulators. `serve` starts the Cosmos DB emulator and the Service Bus emulator. `split`, `merge` and
+`fault` change emulators that are running.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog=_PROGRAM,
         usage=_USAGE,
-        description="Start both emulators, or steer running ones.",
+        description="Start both emulators, or change emulators that are running.",
         epilog=_EPILOG,
-        parents=[serving],  # only `serve` reads these options; the help of the program shows them, too
+        parents=[serving],  # only `serve` reads these options, but --help without a command lists them, too
     )
     commands = parser.add_subparsers(dest="command", required=True, title="commands", prog=_PROGRAM)
     commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG, parents=[serving])
@@ -46,9 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_argument("--range", required=True, nargs=2, metavar="ID")
     for change in (split, merge):
         change.add_argument("--database")
-        change.add_argument("--container", help="default: the one container whose change feed was read")
+        change.add_argument("--container", help="default: the only container whose change feed was read")
         change.add_argument(
-            "--completing", type=int, default=0, help="so many requests to the old range get 410/1007 first"
+            "--completing", type=int, default=0, help="how many requests to the old range get 410/1007 first"
         )
     fault = commands.add_parser("fault", help="add a fault rule to one emulator, or clear all of its rules")
     fault.add_argument("rule", nargs="?", help='JSON, e.g. {"operation": "batch", "status": 429, "count": 3}')
@@ -68,15 +69,15 @@ def _serve_options() -> OneLineParser:
     parser = OneLineParser(add_help=False)
     add = parser.add_argument_group("options of serve").add_argument
     for name in ("cosmos", "servicebus"):
-        add(f"--{name}-port", type=_port, default=0, metavar="PORT", help="default: a free one")
+        add(f"--{name}-port", type=_port, default=0, metavar="PORT", help="default: a free port")
     add("--host", default=HOST, help=f"the address to listen on (default {HOST})")
-    add("--control-port", type=_port, metavar="PORT", help=f"default: {CONTROL_PORT}, or a free one")
+    add("--control-port", type=_port, metavar="PORT", help=f"default: {CONTROL_PORT}, or a free port")
     add(
         "--partitions",
         type=_count,
         default=1,
         metavar="N",
-        help="of each new container, at least (default 1)",
+        help="least number of partitions of each new container (default 1)",
     )
     add(
         "--config", type=Path, metavar="FILE", help="Service Bus entities: JSON, also Microsoft's Config.json"
@@ -89,7 +90,7 @@ def _serve_options() -> OneLineParser:
         type=_milliseconds,
         default=0.0,
         metavar="MS",
-        help="added to every ack of a send",
+        help="added to every acknowledgement of a message that a client sends",
     )
     add("--tls", action="store_true", help="https and amqps, with a certificate whose path is printed")
     add(
@@ -101,20 +102,20 @@ def _serve_options() -> OneLineParser:
     add(
         "--strict-ids",
         action="store_true",
-        help="refuse ids of items that the service's gateway was seen to refuse",
+        help="refuse the item ids that Azure's gateway was seen to refuse",
     )
     add(
         "--deviate",
         choices=(*cosmos_deviations.DEVIATIONS, *servicebus_deviations.DEVIATIONS),
         metavar="NAME",
-        help="answer otherwise than Azure in one way, to prove a verifier",
+        help="differ from Azure in one way, to prove that a verifier notices the difference",
     )
     add("--json", action="store_true", help="print one line of JSON")
     return parser
 
 
 def _number(least: int, most: int, kind: type[int | float] = int) -> Callable[[str], float]:
-    """Return a function that argparse calls to read a number. It refuses a number outside of these bounds."""
+    """Return a function with which argparse reads a number. The function refuses a number below `least` or above `most`."""
 
     def read(text: str) -> float:
         try:
@@ -133,8 +134,8 @@ _port, _count, _milliseconds = _number(0, 65535), _number(1, 1000), _number(0, 6
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
-    Run the command line with these arguments, by default those of this process. Return the exit code: 0, or 2 after a mistake that
-    the caller can correct and that one line on stderr names.
+    Run a command with these arguments, by default those of this process, and return its exit code. After a mistake that the
+    caller can correct, the code is 2 and one line on stderr describes the mistake. Otherwise the code is 0.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     starts_server = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))

@@ -1,6 +1,6 @@
 """
-Switches the deviations of an emulator, which are named differences from Azure's behaviour. At most one of them is in force at a
-time.
+Switches the deviations of an emulator. A deviation is a named difference from Azure's behaviour, which a verifier has to notice.
+At most one deviation is in force at a time.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Generic, TypeVar
 
 Subject = TypeVar("Subject")
-# Given an emulator's server or broker, returns a context manager. The emulator deviates from Azure inside of its `with` block.
+# A switch takes an emulator's server or broker, and returns a context manager. The emulator deviates from Azure while the `with`
+# block of the context manager lasts.
 Switch = Callable[[Subject], AbstractContextManager[None]]
 
 
 class Deviating(Generic[Subject]):
-    """Switches the deviations of one emulator on and off."""
+    """Switches the deviations of one emulator on and off. Each has a name, and differs from Azure's behaviour in one way."""
 
     def __init__(self, subject: Subject, known: Mapping[str, Switch[Subject]]) -> None:
         self._subject = subject
@@ -24,8 +25,8 @@ class Deviating(Generic[Subject]):
 
     def switch(self, name: str | None) -> None:
         """
-        Switch on the deviation with this name, in place of one that is in force. With None, the emulator answers as Azure does
-        again.
+        Switch on the deviation with this name, and end a deviation that was in force before. With None, only end it, so that the
+        emulator answers as Azure does.
 
         Raises:
             ValueError: there is no deviation with this name.

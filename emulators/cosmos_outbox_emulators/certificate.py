@@ -1,8 +1,8 @@
 """
-A TLS certificate for localhost, which is made when the emulators start, for SDKs that insist on TLS.
+Makes a TLS certificate for localhost when the emulators start, because some SDKs insist on TLS.
 
-A new certificate authority signs this one certificate, which is valid only for this machine's loopback. The authority's private key
-is then discarded. So a client that trusts the authority trusts these emulators and nothing else, now and later.
+A new certificate authority signs the certificate, which is valid only for this machine's loopback. After that, the authority's
+private key is discarded. So a client that trusts the authority trusts these emulators and nothing else, now and later.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ADDRESSES = ("127.0.0.1", "::1")
 
 def server_context(folder: Path) -> ssl.SSLContext:
     """
-    Return the TLS context of a server, with the certificate in this folder. Make a new certificate if there is none or if it has
-    expired.
+    Return the TLS context of a server, with the certificate in this folder. Make a new certificate if the folder has none or if
+    the certificate has expired.
 
     Raises:
         UsageError: the extra `tls` is not installed, or the certificate cannot be read or written.
@@ -40,7 +40,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
         raise UsageError(
             "TLS needs the package cryptography: pip install 'cosmos-outbox-emulators[tls]'"
         ) from error
-    except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
+    except (OSError, ValueError) as error:  # ssl.SSLError, which a broken certificate causes, is an OSError
         raise UsageError(f"cannot make or read the TLS certificate in {folder}: {error}") from error
     return context
 

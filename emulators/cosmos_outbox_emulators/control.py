@@ -61,7 +61,7 @@ class ControlServer:
         self._delay_broker()
 
     def deviate(self, name: str) -> None:
-        """Switch on a deviation from Azure at the emulator that has a deviation of this name."""
+        """Switch on the deviation (a named difference from Azure) with this name, at the emulator that has it."""
         of_broker = name in servicebus_deviations.DEVIATIONS
         (self._servicebus_deviating if of_broker else self._cosmos_deviating).switch(name)
 
@@ -137,15 +137,15 @@ class ControlServer:
 
     def _container(self, fields: Fields) -> Container:
         """
-        Return the container that the request names. A request without names means the only container whose change feed was read, if
-        there is exactly one.
+        Return the container that the request names. If the request names none, return the container whose change feed clients
+        have read. Refuse the request if this is not exactly one container.
         """
         if "database" in fields or "container" in fields:
             return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
         read = [container for container in self._containers() if container.change_feed_reads]
         if len(read) != 1:
             paths = ", ".join(container.path for container in read) or "none"
-            raise ValueError(f"name 'database' and 'container', as clients read these change feeds: {paths}")
+            raise ValueError(f"name 'database' and 'container' (the change feeds that clients read: {paths})")
         return read[0]
 
     def _containers(self) -> Iterator[Container]:
@@ -244,7 +244,7 @@ async def _fields(request: web.Request) -> Fields:
 def _text(fields: Fields, name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str | int) or isinstance(value, bool):
-        raise ValueError(f"{name!r} is missing or not text")  # noqa: TRY004  # one error type for all bad input
+        raise ValueError(f"{name!r} must be text, and must not be missing")  # noqa: TRY004  # one error type for all bad input
     return str(value)
 
 
@@ -265,7 +265,8 @@ async def _problems(
         return _problem(error.status, error.reason)
     except CosmosError as error:
         return _problem(400, error.message)
-    except (ValueError, RecursionError, LookupError) as error:  # wrong JSON, charset or values
+    except (ValueError, RecursionError, LookupError) as error:
+        # The body is not JSON, or has a wrong charset or value.
         return _problem(400, str(error))
 
 

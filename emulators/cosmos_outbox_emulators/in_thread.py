@@ -50,8 +50,8 @@ class _Emulator(Generic[Server]):
 
     def deviate(self, name: str | None) -> None:
         """
-        Make the emulator differ from Azure in the way with this name, in place of a deviation that is in force. None ends a
-        deviation.
+        Switch on the deviation (a named difference from Azure) with this name, and end one that was in force before. None only
+        ends it.
         """
         _call(self._loop, lambda: self._deviating.switch(name))
 
@@ -108,7 +108,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         Create the databases, containers and items of a seed that do not exist yet.
 
         Raises:
-            ValueError: the seed has a mistake; the message names the path of the first one.
+            ValueError: the seed has a mistake. The message names the path of the wrong field.
         """
         _call(self._loop, lambda: plant(self._server.account, seed))
 
@@ -137,13 +137,13 @@ class CosmosEmulator(_Emulator[CosmosServer]):
 
     def fail_over(self) -> str:
         """
-        Let the other one of two regions accept the writes, and return its host name. The regions are the host names 127.0.0.1 and
-        localhost.
+        Let the region that accepted no writes accept them from now on, in place of the other region. Return its host name. The
+        regions are the host names 127.0.0.1 and localhost.
         """
         return _call(self._loop, lambda: fail_over(self._server.account))
 
     def lag(self, seconds: float) -> None:
-        """Answer reads as a replica would that is this many seconds behind. 0 ends the lag."""
+        """Answer reads with the data of this many seconds ago, as a lagging replica does. 0 ends the lag."""
         _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))
 
     def throttle(
@@ -155,7 +155,8 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         buckets: Mapping[str, float] | None = None,
     ) -> None:
         """
-        Limit a container to so many request units a second, spread over its partitions. Requests of low priority are refused first.
+        Limit a container to this number of request units a second, spread over its partitions. Requests of low priority are
+        refused first.
 
         Args:
             request_units: Request units a second; 0 removes the limit. A new container has no limit.
@@ -258,7 +259,8 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
 
     def stats(self) -> dict[str, Any]:
         """
-        Return all counters: of connections, of faults, and of each topic what was published to it and what its subscriptions hold.
+        Return the number of connections and of faults, and for each topic what was published to it and what its subscriptions
+        hold.
         """
         return _call(self._loop, self._server.broker.stats)
 
@@ -310,8 +312,8 @@ async def _enter(server: Server) -> Server:
 
 
 async def _end(server: Server) -> None:
-    # asyncio creates the transport of an accepted connection some turns of the loop later. It leaves the connection open if the
-    # listener has been closed by then. So the listener stops accepting here, some turns before it is closed.
+    # asyncio creates the transport of an accepted connection a few passes of the event loop later. If the listener is closed by then,
+    # asyncio leaves the connection open. So the listener stops accepting here, a few passes before it is closed.
     for listening in server.listener.sockets if server.listener else ():
         asyncio.get_running_loop().remove_reader(listening)
     for _ in range(3):

@@ -1,6 +1,6 @@
 """
-The LIKE patterns of both query languages: % stands for any text, and _ for any character. In Cosmos DB, [a-e] also stands for one
-character of a set, and [^a-e] for one that is not in the set.
+The LIKE patterns of the query languages of Cosmos DB and Service Bus: % stands for any text, and _ for any character. In Cosmos DB, [a-e]
+also stands for one character of a set, and [^a-e] for one that is not in the set.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_emulators.usage import UsageError
 
 HOST = "127.0.0.1"
-# The control port of the first emulators on a machine. The command `split` and the others use it unless --control names an address.
+# The port of the control API, unless other emulators on this machine use it. The commands `split`, `merge` and `fault` connect to
+# it unless --control names another address.
 CONTROL_PORT = 8971
 
 
@@ -80,8 +81,8 @@ async def serve(options: argparse.Namespace) -> None:
                 await stack.enter_async_context(server)
             except OSError as error:
                 if server is control and options.control_port is None and error.errno == errno.EADDRINUSE:
-                    # Other emulators on this machine use the default control port. So these take a free port, and the printed
-                    # address tells commands which one.
+                    # Other emulators on this machine use the default control port. So these emulators take any free port, and
+                    # print its address for the option --control.
                     control.port = 0
                     await stack.enter_async_context(control)
                     continue
@@ -123,7 +124,7 @@ def _announce(found: dict[str, str], others: dict[str, str], *, as_json: bool) -
     lines += [f"{f'  as {name}':<12} {text}" for name, text in others.items()]
     shown = {**found, "servicebus_keys": others} if others else found
     text = json.dumps(shown) if as_json else "\n".join([*lines, "Ctrl-C stops them."])
-    # A server that listens on all addresses is printed with the host localhost, which a client can always reach.
+    # If a server listens on all addresses (0.0.0.0), print the host localhost, which a client can always reach.
     print(text.replace("//0.0.0.0:", "//localhost:"), flush=True)  # noqa: T201  # the output of this command
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in the use of the command line. Each of them is reported in one line."""
+"""Reports mistakes of the caller of a command, each of them in one line."""
 
 from __future__ import annotations
 
