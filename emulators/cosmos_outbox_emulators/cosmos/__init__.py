@@ -10,7 +10,7 @@ server      sockets, added latency, injected faults                     (asyncio
   gateway   one request -> one reply: routes, key check, error replies  (no sockets from here on)
     resources  databases, containers, offers, partition key ranges
     documents  single operations
-    batches    batches, bulk requests; their bodies are JSON or, of .NET, rows of HybridRow
+    batches    batches and bulk requests, whose bodies are JSON or (from .NET) HybridRow
     feeds      queries, change feed; what sessions and lagging replicas may see
       account > container > partition > item                            the engine
       transaction, patch, sql, walk, changefeed                         what can be done with it
@@ -19,5 +19,5 @@ server      sockets, added latency, injected faults                     (asyncio
 `seed` fills an account at its start, `persistence` keeps a copy of the account in a file, and `deviations` stand between server and
 gateway. The engine does not depend on any of them.
 
-A transaction changes a partition only when it commits, so an error before that cannot leave half of a batch behind.
+A transaction changes a partition only when it commits, so an error before the commit cannot leave half of a batch behind.
 """

@@ -1,5 +1,6 @@
 """
-The account: databases, the containers in them, and the resource ids that distinguish a recreated container from its predecessor.
+Holds the databases and containers of an account, and gives each a resource id. A container that is deleted and created again gets
+another resource id, so clients notice the change. `container.py` holds the items.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KEY_BYTES = 64
 
 
 class Database:
-    """A database: its containers by their names, and its throughput if it has one of its own."""
+    """A database: its containers by their names, and its throughput if it has throughput of its own."""
 
     def __init__(self, properties: JsonObject, raw_rid: bytes) -> None:
         self.properties = properties
@@ -43,7 +44,7 @@ class Account:
     With `several_write_regions`, the account reports several write regions, although it has only one.
     """
 
-    name: str = "localhost"  # the name that the account says it has; the same as Microsoft's emulators
+    name: str = "localhost"  # the name of the account in its answers, the same as in Microsoft's emulators
 
     def __init__(
         self,
@@ -64,9 +65,9 @@ class Account:
         self.clock = clock
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
-        self.write_host: str | None = None  # set once the account failed over
-        # Ids and etags begin at a random number at each start, so that none which a client kept from an earlier start matches by
-        # chance.
+        self.write_host: str | None = None  # None until the account fails over to another region
+        # Ids and etags begin at a random number at each start. So an etag that a client kept from an earlier start matches
+        # nothing.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count((boot << 6) + 1)
@@ -111,15 +112,16 @@ class Account:
         self, database_name: str, body: JsonObject, throughput: JsonObject | None = None
     ) -> Container:
         """
-        Create a container with one partition for each started 6,000 RU/s, or with the account's number of partitions if that is
-        higher.
+        Create a container with one partition for each 6,000 RU/s (rounded up), or with the account's number of partitions if that
+        is higher.
 
         A container without throughput of its own shares the throughput of its database. If the database has none either, the
         container gets 400 RU/s.
         """
         database = self.database(database_name)
         name = _valid_name(body.get("id"))
-        body = definition.fill_in_defaults(body)  # a wrong definition is refused before a name that exists
+        # The definition is checked first: a wrong one gets 400 even if the name exists already.
+        body = definition.fill_in_defaults(body)
         if name in database.containers:
             raise conflict()
         raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
@@ -152,10 +154,10 @@ class Account:
         self.container(database_name, name, as_owner=False)
         del self.database(database_name).containers[name]
 
-    # Restoring the data of an earlier start
+    # These methods restore data that was saved before a restart.
 
     def continue_from(self, boot: int, rid: int) -> None:
-        """Number new ids and etags after those of earlier starts, so that none of them occurs twice."""
+        """Number new ids and etags after those that the emulator gave out before its restart, so that none occurs twice."""
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count(rid)
 
@@ -163,8 +165,8 @@ class Account:
         self, database: str, properties: JsonObject, raw_rid: bytes, *, partitions: int = 1
     ) -> Container:
         """
-        Add a container with these properties to its database and return it. Its partitions are empty: for a container of an earlier
-        start, the caller restores them.
+        Add a container with these properties to its database, and return it with empty partitions. If the items of the container
+        were saved before a restart, the caller puts them back.
         """
         container = Container(
             path=f"dbs/{database}/colls/{properties['id']}",
@@ -201,8 +203,8 @@ class Account:
 
     def replace_offer(self, rid: str, body: JsonObject) -> JsonObject:
         """
-        Change the throughput of a container or a database, and return the new offer. If a container needs more partitions for it,
-        the container is split at once.
+        Change the throughput of a container or a database, and return the new offer. A container that needs more partitions for
+        the new throughput is split at once.
         """
         for owner in self.owners():
             if owner.offer is None or owner.offer["_rid"] != rid:
@@ -217,15 +219,15 @@ class Account:
     def _offer(self, content: JsonObject, owner: JsonObject) -> JsonObject:
         rid = _text(
             (next(self._rids) & 0xFFFFFF).to_bytes(3, "big")
-        )  # four characters, which are also the id of the offer
+        )  # three bytes become a resource id of four characters, which is also the id of the offer
         return offers.describe(content, rid=rid, owner=owner, stamp=self._stamp())
 
     # Resource ids
 
     def by_name(self, segments: tuple[str, ...]) -> tuple[str, ...]:
         """
-        Return the path of names for a request path of resource ids (`_self`). If the name of a database looks like a resource id,
-        it counts as a name.
+        Replace the resource ids in the path of a request (such as `_self`) by names, and return the path. A path that begins with
+        the name of a database is returned unchanged, even if the name looks like a resource id.
         """
         if len(segments) < 2 or segments[0] != "dbs" or segments[1] in self.databases:
             return segments
@@ -245,8 +247,8 @@ class Account:
 
 
 def _number_of(raw_rid: bytes) -> int:
-    # The number is taken from the container's resource id. It is the same after a restart, and a recreated container gets another
-    # one.
+    # Session tokens contain this number. It comes from the container's resource id, so it stays the same after a restart, and a
+    # container that is created again has another number.
     return int.from_bytes(raw_rid[-4:], "big") & 0x7FFFFFFF
 
 

@@ -61,15 +61,13 @@ def _check_bearer(keys: Iterable[str], token: str) -> None:
     """Accept the Entra ID token that the SDKs' own tests make for Microsoft's emulator. Its signature is the account's key."""
     signed = token.rpartition(".")[2].rstrip("=")
     if signed not in [base64.urlsafe_b64encode(key.encode()).decode().rstrip("=") for key in keys]:
-        raise CosmosError(
-            401, "The signature of an Entra ID token must be the base64url of the account's key here."
-        )
+        raise CosmosError(401, "The signature of an Entra ID token must be the account's key in base64url.")
 
 
 def check_item_id(segments: Sequence[str]) -> None:
     """
-    Refuse a request with an item id that Azure's gateway was seen to refuse: it decodes percent escapes once too often, trims a
-    trailing space, and does not accept tabs or line ends. The option --strict-ids turns this check on.
+    Refuse a request with an item id that Azure's gateway was seen to refuse. The option --strict-ids turns this check on. Azure's
+    gateway decodes percent escapes once too often, trims a trailing space, and does not accept tabs or line ends.
     """
     item_id = segments[5] if tuple(segments[4:5]) == ("docs",) and len(segments) > 5 else ""
     if set(item_id) & set("\t\r\n"):
@@ -77,5 +75,5 @@ def check_item_id(segments: Sequence[str]) -> None:
     if item_id != unquote(item_id) or item_id.endswith(" "):
         raise CosmosError(
             401,
-            f"{_MISMATCH} The id of the item ends with a space, or has an escape such as %20 (strict ids).",
+            f"{_MISMATCH} The id of the item ends with a space, or has an escape such as %20 (--strict-ids).",
         )

@@ -1,4 +1,7 @@
-"""Reads the operations of a batch request and writes their results, as JSON or as the binary rows that the SDK for .NET uses."""
+"""
+Reads the operations of a batch request and writes their results, as JSON or as the binary rows that the SDK for .NET uses.
+`transaction.py` executes the operations.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def reply(container: Container, request: Request, now: float, fault: FaultRule |
     headers = document_headers(container, partition, sum(result.charge for result in results))
     if worst >= 400:
         del headers["x-ms-content-path"]
-    # A read of an unchanged item has the status 304. Such a batch is answered with 207, although no operation failed.
+    # A read of an unchanged item has the status 304. A batch with such a read is answered with 207, although no operation failed.
     body = results_body(results, binary=is_binary(request.body))
     return Reply(status=207 if worst >= 300 else 200, body=body, headers=headers)
 
@@ -75,8 +75,8 @@ def _batch(
 
 def _bulk(container: Container, request: Request, now: float) -> tuple[Partition, list[Result]]:
     """
-    Execute the operations of a bulk request one by one, all of them in one range. After a failure, execute the following ones only
-    if the request asks for it.
+    Execute the operations of a bulk request one by one, all of them in one range. After a failure, execute the remaining
+    operations only if the request asks for it.
     """
     range_id = range_of(request.headers)
     partition = None if range_id is None else container.partition_by_id(range_id)

@@ -1,4 +1,8 @@
-"""Reads the change feed of one partition page by page. The changes of one transaction are always on the same page."""
+"""
+Reads the change feed of one partition page by page. The changes of one transaction are always on the same page.
+
+`feeds.py` answers requests with these pages.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePage:
-    """One page of the change feed: the changed items, and the LSN after which the next page begins."""
+    """One page of the change feed: the changed items, and the LSN (log sequence number) after which the next page begins."""
 
     items: list[Item]
     lsn: int
@@ -29,7 +33,8 @@ def read_changes(
     up_to: int | None = None,
 ) -> ChangePage:
     """
-    Read the changes after `after_lsn`. If replicas lag, `up_to` is the last LSN that they have, and no later change is read.
+    Read the changes after `after_lsn`. If replicas lag, `up_to` is the last LSN that the replicas have, and no later change is
+    read.
 
     A page ends after the transaction with which it reaches `limit` items or 4 MB.
     """

@@ -1,5 +1,5 @@
 """
-Request charges: plausible constants that grow with the size of an item, NOT the charges of Azure.
+Computes request charges. They are plausible numbers that grow with the size of an item, NOT the charges of Azure.
 
 The emulator sends charges so that code which reads, sums and reports them can be tested. A 1 KB point read costs 1 RU and a 1 KB
 write about 6 RU, as Microsoft's rule of thumb says. Nothing else about them is calibrated.

@@ -1,5 +1,6 @@
 """
-A container: its properties, and the partitions that its items are spread over, which can be split and merged.
+A container: its properties, and the partitions that its items are spread over, which can be split and merged. `partition.py` has the
+items.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
 _RANGE_GONE = 1002
 _COMPLETING_SPLIT = 1007
 _CACHED_KEYS = 100_000
-_Snapshot = list[tuple[str, str, int, list[Item]]]  # low, high, LSN and items of each partition
+_Snapshot = list[tuple[str, str, int, list[Item]]]  # for each partition: its range (low, high), LSN and items
 
 
 @dataclasses.dataclass(slots=True)
 class Replication:
-    """How many seconds the replica that answers reads is behind. All containers of an account share one object of this class."""
+    """
+    Says by how many seconds the replica that answers reads lags behind the writes. All containers of an account share one object
+    of this class.
+    """
 
     lag_s: float = 0.0
 
@@ -71,7 +75,7 @@ class Container:
         return self._next_range
 
     def restore(self, partitions: list[Partition], generation: int, next_range: int) -> None:
-        """Take over the partitions that were saved in an earlier start."""
+        """Take over the partitions that were saved before the emulator was restarted."""
         self.partitions, self.generation, self._next_range = partitions, generation, next_range
 
     def take_snapshot(self) -> None:
@@ -88,7 +92,7 @@ class Container:
         Ranges that were split since the snapshot stay split.
         """
         if self._snapshot is None:
-            raise bad_request(f"No snapshot was taken of {self.path}.")
+            raise bad_request(f"There is no snapshot of {self.path}: take a snapshot before you restore it.")
         for index, old in enumerate(self.partitions):
             found = [part for part in self._snapshot if part[0] < old.high and old.low < part[1]]
             items = [item for *_, items in found for item in items if old.low <= item.epk < old.high]
@@ -108,7 +112,7 @@ class Container:
         return sum(map(len, self.partitions))
 
     def replace_properties(self, properties: JsonObject) -> None:
-        """Replace the properties. If the default TTL changes, all items get the expiry that follows from it."""
+        """Replace the properties. If the default TTL changes, the time at which each item expires is computed again."""
         before = self.default_ttl
         self.properties = properties
         if before == self.default_ttl:
@@ -164,8 +168,9 @@ class Container:
         """
         Split a range in the middle, and return the ids of its two children.
 
-        The next `completing` requests that name the old range are answered with 410/1007, later ones with 410/1002. The children
-        keep the LSNs of their items, so a continuation of the parent is valid for both children.
+        The next `completing` requests that name the old range are answered with 410/1007 (the split is under way), later requests
+        with 410/1002 (the range is gone). The children keep the LSNs of their items, so a continuation of the parent is valid for
+        both children.
         """
         parent = self._existing(range_id)
         cut = self._ring.middle(parent.low, parent.high)
@@ -221,7 +226,7 @@ class Container:
                 item
                 for parent in parents
                 for item in parent.changes_after(0)
-                if low <= item.epk < high  # every key is below "FF"
+                if low <= item.epk < high  # `high` may be "FF", which sorts after every key
             ],
         )
         self._next_range += 1

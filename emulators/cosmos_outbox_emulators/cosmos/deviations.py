@@ -1,6 +1,6 @@
 """
-Deviations of the Cosmos DB emulator. Each one makes an answer differ from Azure's in one way, to prove that a verifier notices the
-difference.
+Deviations of the Cosmos DB emulator. Each deviation makes an answer differ from Azure's in one way, to prove that a verifier
+notices the difference.
 
 Most deviations are functions between the server and the gateway: they get a request, and a function that returns the true answer to
 it. The engine contains no code for deviations.
@@ -27,7 +27,8 @@ from cosmos_outbox_emulators.cosmos.protocol import WRITES, Reply, Request, Requ
 from cosmos_outbox_emulators.cosmos.server import Answer, Around, CosmosServer
 
 _LAG_S, _LATENCY_S, _AHEAD_S = 3.0, 0.2, 3600.0
-_LONGEST_KEY_HEADER = 2000  # only the header of a very long key, such as one of 2,047 bytes, is longer
+# Only a very long partition key, such as one of 2,047 bytes, makes the header longer than this.
+_LONGEST_KEY_HEADER = 2000
 _WRITES = WRITES - {"delete"}  # the writes that have a body
 
 
@@ -75,7 +76,7 @@ def _ignore_etags(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _round_numbers(answer: Answer, request: Request, route: Route) -> Reply:
-    """Round a whole number beyond 2^53 to the nearest one that a double can hold."""
+    """Round a whole number beyond 2^53 to the nearest number that a double can hold."""
     if route.kind in _WRITES:
         body = json.loads(request.body, parse_int=lambda text: int(float(text)))
         request = _with_body(request, body)
@@ -93,7 +94,7 @@ def _trim_id(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _miss_in_batches(answer: Answer, request: Request, route: Route) -> Reply:
-    """Let a batch that reads an item find none, as a replica that is behind would."""
+    """Let a batch that reads an item find no item, as a replica does that has not received the item yet."""
     if route.kind is RequestKind.BATCH and b'"Read"' in request.body:
         request = _with_body(request, [{**one, "id": "later"} for one in jsontext.decode(request.body)])
     return answer(request, route)
@@ -147,7 +148,7 @@ def _throttle_every_tenth() -> Around:
     return throttle
 
 
-# Deviations of the change feed
+# These deviations change the answers of the change feed.
 
 
 def _feed(change: Callable[[Reply], Reply], answer: Answer, request: Request, route: Route) -> Reply:
@@ -242,8 +243,8 @@ def _never_expire(server: CosmosServer) -> Around:
 
 def _stands(around: Around) -> Switch[CosmosServer]:
     """
-    Return a switch that puts this function between the server and the gateway. The function gets every batch as JSON and answers
-    with JSON, also if the client, such as that for .NET, sends binary rows.
+    Return a switch that puts the function `around` between the server and the gateway. The function reads and writes every batch
+    as JSON: a batch in the binary rows of the SDK for .NET is converted for it.
     """
 
     def translate(answer: Answer, request: Request, route: Route) -> Reply:
@@ -258,8 +259,8 @@ def _stands(around: Around) -> Switch[CosmosServer]:
 @contextmanager
 def _stale(server: CosmosServer) -> Iterator[None]:
     """
-    Answer reads of single items with a state that is a few seconds old, even if the session has seen a later one. Feeds and queries
-    stay up to date.
+    Answer reads of single items with a state that is a few seconds old, even if the session has seen a later state. Feeds and
+    queries stay up to date.
     """
     replication = server.account.replication
 

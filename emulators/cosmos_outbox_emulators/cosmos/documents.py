@@ -1,4 +1,6 @@
-"""Answers requests that write or read a single document, or delete all documents of a partition key."""
+"""
+Answers requests that write or read a single document, or delete all documents of a partition key. `feeds.py` answers queries.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def item_reply(
 
 
 def _delete_key_reply(container: Container, request: Request, now: float) -> Reply:
-    """Delete all items of a partition key. Azure does this in the background; the emulator does it before it answers."""
+    """
+    Delete all items of a partition key. Azure deletes them in the background, but the emulator deletes them before it answers.
+    """
     transaction = Transaction(container, key_of(container, request.headers), now)
     transaction.delete_all()
     transaction.commit()

@@ -23,7 +23,8 @@ class CosmosError(Exception):
         self.message = message
         self.retry_after_ms = retry_after_ms
         self.details = details or {}
-        self.headers: Mapping[str, str] = {}  # headers in addition to those of every refusal
+        # Headers that the reply gets in addition to those of every refusal
+        self.headers: Mapping[str, str] = {}
 
 
 def bad_request(message: str, *, substatus: int = 0) -> CosmosError:

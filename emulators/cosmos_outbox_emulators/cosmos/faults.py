@@ -1,8 +1,9 @@
 """
 Fault rules of the Cosmos DB emulator. A rule selects requests by operation, container and partition, and says how they fail.
+`throttling.py` refuses requests that exceed the request units of a container.
 
 A rule counts the requests that it matches, so a test knows exactly which one fails. A rule with a probability draws from a random
-generator of its own, which has a seed. If several rules apply to a request, the oldest one strikes it.
+generator of its own, which has a seed. If several rules apply to a request, only the oldest rule strikes it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class FaultRule:
     A fault, and the requests that it strikes.
 
     Args:
-        operation: Defaults to every operation.
+        operation: Kind of the requests that are struck. Defaults to every operation.
         container: Name of the container. Defaults to every container.
         partition: Id of the physical partition (range) that a request names, or that holds its partition key. Defaults to every
             partition, and to requests that name none.
@@ -71,7 +72,7 @@ class FaultRule:
         if self.op_index is not None and (self.operation is not RequestKind.BATCH or self.status is None):
             raise ValueError("a fault with op_index needs the operation 'batch' and a status")
         if self.op_index is not None and self.when is When.AFTER:
-            raise ValueError("a fault with op_index cannot strike after execution")
+            raise ValueError("a fault with op_index cannot have 'after' as its `when`")
         if self.drop and self.status is not None:
             raise ValueError("a fault has either drop or status, not both")
         if not self.drop and self.status is None and not self.delay_s:
@@ -83,7 +84,7 @@ class FaultRule:
         unknown = values.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(
-                f"unknown field {min(unknown)!r}; a fault has {', '.join(f.name for f in fields(cls))}"
+                f"unknown field {min(unknown)!r}; the fields are {', '.join(f.name for f in fields(cls))}"
             )
         return cls(**{name: _read(name, value) for name, value in values.items() if value is not None})
 
@@ -119,7 +120,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 class _Armed:
-    """A rule in force: how many requests it still skips, and how many it still strikes."""
+    """A fault rule in force, with the number of requests that it still lets pass and of those that it still strikes."""
 
     def __init__(self, rule: FaultRule) -> None:
         self.rule = rule
@@ -184,7 +185,7 @@ class Faults:
         self, kind: RequestKind, container: str | None, *, partition: Callable[[], str | None] = lambda: None
     ) -> FaultRule | None:
         """
-        Return the first rule that strikes this request, and count one of its strikes; None if no rule strikes it. `partition` is
+        Return the oldest rule that strikes this request, and count the strike. Return None if no rule applies. `partition` is
         called only if a rule names a partition.
         """
         for armed in self._armed:

@@ -29,19 +29,19 @@ from cosmos_outbox_emulators.cosmos.scope import Window, window_of_key
 from cosmos_outbox_emulators.cosmos.walk import Walk
 
 _DEFAULT_PAGE = 100
-_UNLIMITED = 2**31  # a page of the change feed then ends by its size alone
+_UNLIMITED = 2**31  # no limit of items, so that only its size in bytes ends a page of the change feed
 _RANGE_ID = re.compile(r"\d{1,9}", re.ASCII)
 _HEX = re.compile(
     r"[0-9A-F]{0,300}"
-)  # long enough for a hierarchical key's three hashes and the bound "FF", and for version 1 with 101 bytes of text
+)  # 300 digits suffice for the three hashes of a hierarchical key, and for 101 bytes of text in version 1
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
 _NOTHING = object()
 
 
 def query_reply(container: Container, request: Request, now: float) -> Reply:
     """
-    Answer a query with its rows if it reads one partition key or one range, or several whose rows need no merging. Otherwise return
-    the plan by which the client merges the rows.
+    Answer a query with its rows if it reads one partition key or one range, or several ranges whose rows need no merging. For any
+    other query, return the plan by which the client merges the rows.
     """
     headers = request.headers
     if "a-im" in headers:
@@ -54,8 +54,9 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
         key, crossing = _key_in_filter(container, query), is_on(headers, CROSS_PARTITION)
-        # If the request allows cross-partition queries, a query with an aggregate gets a plan, even if it has one key. The client
-        # merges the aggregate or refuses to: azure-cosmos merges none without VALUE.
+        # If the request allows cross-partition queries, a query with an aggregate gets a plan, even if its filter names one
+        # partition key. The client merges the aggregate itself, or refuses the query. azure-cosmos refuses an aggregate without
+        # VALUE.
         if key is not None and not (crossing and query.aggregates):
             partitions, window = [container.partition_of(key.epk)], window_of_key(key)
         elif not crossing:
@@ -123,7 +124,7 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     if mode == "full-fidelity feed":  # clients recognise this refusal by its text
         raise bad_request("The change feed mode 'All Versions and Deletes' must be enabled on the account.")
     if mode != "incremental feed":
-        raise bad_request("The header A-IM must be 'Incremental Feed', the only change feed mode here.")
+        raise bad_request("The header A-IM must be 'Incremental Feed', the only mode of this emulator.")
     partitions, window = _scope(container, request.headers)
     if len(partitions) > 1:
         raise bad_request("A change feed request must address one partition key range.")
@@ -143,7 +144,7 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     size = sum(len(item.encoded) for item in page.items)
     charge = charges.feed_charge(len(page.items), size)
     headers = document_headers(container, partition, charge, etag=f'"{page.lsn}"', lsn=lsn)
-    headers["x-ms-item-count"] = str(len(page.items))  # the SDK for .NET parses this header of a 304, too
+    headers["x-ms-item-count"] = str(len(page.items))  # the SDK for .NET needs it even with a 304
     if not page.items:
         return Reply(status=304, headers=headers)
     rows = [b'%b,"_lsn":%d}' % (item.encoded[:-1], item.lsn) for item in page.items]
@@ -164,7 +165,7 @@ def _after_lsn(headers: Mapping[str, str], newest: int) -> int:
 
 def _newer_than(headers: Mapping[str, str]) -> float | None:
     text = headers.get("if-modified-since")
-    if text is None or "if-none-match" in headers:  # a continuation is more precise than a start time
+    if text is None or "if-none-match" in headers:  # a continuation replaces the start time
         return None
     try:
         return parsedate_to_datetime(text).timestamp()

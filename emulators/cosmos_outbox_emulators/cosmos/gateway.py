@@ -50,14 +50,14 @@ class Gateway:
         self.account = account
         self.counts: Counter[str] = Counter()
         self._activities = itertools.count(1)
-        self._throttles: dict[str, Throttle] = {}  # by the container's resource id
+        self._throttles: dict[str, Throttle] = {}  # keyed by the container's resource id
 
     def throttle(
         self, container: Container, request_units: float, buckets: Mapping[str, float] | None = None
     ) -> None:
         """
-        Limit a container to so many request units a second from now on, and each throughput bucket to its percentage of them. 0
-        removes the limit.
+        Limit a container to this number of request units a second from now on, and each throughput bucket to its percentage of
+        these units. 0 removes the limit.
         """
         self._throttles.pop(container.rid, None)
         if request_units:
@@ -85,12 +85,12 @@ class Gateway:
             container = self.account.container(route.segments[1], route.segments[3])
             return container.partition_of(container.key_from_header(key).epk).range_id
         except (CosmosError, IndexError):
-            return None  # the error is raised when the request is executed
+            return None  # a wrong request is refused later, when it is executed
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         """
-        Execute a request and return the reply. A request without a `route` was not admitted yet and is admitted here. Every error
-        becomes a reply, so this method never raises.
+        Execute a request and return the reply. If `route` is None, check the request with `admit` first. Every error becomes a
+        reply, so this method never raises.
         """
         try:
             return self._stamp(request, self._execute(request, route or self.admit(request), fault))
@@ -156,8 +156,8 @@ class Gateway:
             reply = self._execute_on(container, request, route, fault, now)
         except CosmosError as error:
             partition = container.find(self.partition_of(request, route))
-            # The reply to a refused operation has a session token as well. Only a refusal with a sub-status has none, such as
-            # 404/1002, which the session itself causes.
+            # The reply to a refused operation has a session token as well. Only a refusal with a sub-status has no token, such as
+            # 404/1002, which says that the replica is behind the session.
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
                 reads = route.kind is RequestKind.READ
                 lsn = lsn_of_replicas(container, partition, now) if reads else partition.lsn

@@ -1,5 +1,6 @@
 """
-Effective partition keys of kind Hash, version 1, which containers have that were created without a `version` on Azure.
+Computes effective partition keys of kind Hash, version 1. Containers that were created on Azure without a `version` use them.
+Version 2 is in `partition_key.py`.
 
 The key has two parts: the MurmurHash3 (x86, 32 bit) of the value, written as a number whose digits compare as strings, and after it
 the value. Of a string, only the first 100 characters are hashed.

@@ -22,9 +22,10 @@ Row = Mapping[str, Any]
 VERSION = 0x81
 _HEADER = struct.Struct("<BI")
 _INT32, _UINT32, _DOUBLE = (struct.Struct(f"<{kind}") for kind in "iId")
-_RECORD = struct.Struct("<BIiI")  # header, length, CRC-32
+_RECORD = struct.Struct("<BIiI")  # a record: its header byte, schema number, length and CRC-32
 _SEGMENT_ID, _RECORD_ID = 2_147_473_648, 2_147_473_649
-_SEGMENT = struct.pack("<BIBi", VERSION, _SEGMENT_ID, 1, 10)  # its only column is its own length
+# A stream begins with a segment row. The row has 10 bytes, and one column, which contains this number.
+_SEGMENT = struct.pack("<BIBi", VERSION, _SEGMENT_ID, 1, 10)
 _FALSE, _TRUE, _I32, _U32, _F64, _TEXT = 2, 3, 7, 11, 16, 20
 _NUMBERS = {_I32: _INT32, _U32: _UINT32, _F64: _DOUBLE}
 
@@ -94,7 +95,7 @@ def read(schema: Schema, stream: bytes) -> list[Row]:
         if length < 0 or len(content) < length:
             raise bad_request(f"{place} is cut off.")
         if crc32(content) != checksum:
-            raise bad_request(f"{place} does not have the CRC-32 that it names.")
+            raise bad_request(f"{place} does not match its CRC-32.")
         rows.append(_Reader(content, place).row(schema))
         at += _RECORD.size + length
     return rows

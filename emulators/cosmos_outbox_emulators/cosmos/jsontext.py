@@ -23,7 +23,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan
 def encode(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value).encode()
-    # ValueError: infinity, a lone surrogate, or a number of 4,300 digits. RecursionError: nesting that is too deep.
+    # Encoding raises ValueError for infinity, a lone surrogate or a number of 4,300 digits, and RecursionError if the value is
+    # nested too deep.
     except (ValueError, RecursionError) as error:
         raise bad_request(f"The value cannot be written as JSON: {error}.") from error
 
@@ -41,8 +42,8 @@ def decode(raw: bytes | str) -> Any:
             "The request payload is invalid JSON. Ensure to provide a valid request payload."
         ) from error
     if "\\ud" in text or "\\uD" in text:
-        # Python's JSON decoder accepts a lone surrogate, which has no UTF-8 form. Encoding the value refuses it now, as every later
-        # reply with it would fail.
+        # Python's JSON decoder accepts a lone surrogate, which has no UTF-8 form. So the value is encoded here once. Otherwise it
+        # would be stored, and each reply with it would fail.
         encode(value)
     return value
 

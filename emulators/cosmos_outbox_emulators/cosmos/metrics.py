@@ -1,4 +1,7 @@
-"""The metrics of a query that a client can ask for: plausible values, for code that reads them."""
+"""
+Makes the metrics of a query that a client can ask for. The values are plausible but not measured, so that code which reads them
+can be tested.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _TIMES = (
 
 def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
     """
-    Return the text of the query metrics header. The rows are counted. A query with aggregates counts as answered from the index, so
-    it retrieved no documents.
+    Return the text of the query metrics header. Only the numbers of rows and bytes are real. For a query with aggregates, the
+    header says that no documents were retrieved, as if the index had answered the query.
     """
     count, size = len(rows), sum(map(len, rows))
     retrieved = (0, 0) if query.aggregates else (count, size)

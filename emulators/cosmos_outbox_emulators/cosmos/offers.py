@@ -48,7 +48,7 @@ def replace(old: JsonObject, content: Any) -> JsonObject:
 
 
 def partitions_of_new(content: JsonObject) -> int:
-    """Return the number of partitions of a new container with this throughput: one for each started 6,000 RU/s."""
+    """Return the number of partitions of a new container with this throughput: one for each 6,000 RU/s, rounded up."""
     return -(-_most(content) // PER_NEW_PARTITION)
 
 

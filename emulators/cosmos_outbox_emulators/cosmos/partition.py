@@ -1,5 +1,6 @@
 """
-A physical partition: the items of one range of effective partition keys, and the log of their changes.
+A physical partition: the items of one range of effective partition keys, and the log of their changes. `container.py` splits and merges
+partitions.
 
 Each committed transaction takes the next log sequence number (LSN), and all items that it wrote have this number. The log can be
 read from any LSN on, and shows only the newest version of each item. Entries of older versions are removed in bulk once they

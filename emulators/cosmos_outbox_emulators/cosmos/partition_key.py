@@ -1,5 +1,6 @@
 """
-Partition keys: their values in requests and documents, and their places among all effective partition keys.
+Reads partition keys from requests and documents, and computes their effective partition keys, which decide the range that holds
+an item.
 
 The effective partition key (EPK) of kind Hash, version 2, is the byte-reversed MurmurHash3 (x64, 128 bit) of the typed value, with
 its two top bits cleared: 32 hexadecimal digits that compare as strings, from "" up to but excluding "FF". For kind MultiHash (a
@@ -21,7 +22,7 @@ from cosmos_outbox_emulators.cosmos.errors import bad_request
 
 FIRST_EPK = ""
 LAST_EPK = "FF"
-UNDEFINED: dict[str, Any] = {}  # the wire form of "the document has no such property"
+UNDEFINED: dict[str, Any] = {}  # stands in a partition key for a property that the document does not have
 
 MOST_LEVELS = 3
 
@@ -60,8 +61,8 @@ def parse_header(text: str, paths: int, version: int = 2) -> LogicalKey:
     """
     Read the header `x-ms-documentdb-partitionkey`, a JSON array with one component for each path of the container.
 
-    An array with only the first components of a hierarchical key is refused, because clients send those as a range of effective
-    partition keys.
+    An array with only the first components of a hierarchical key is refused, because clients send such a partial key as a range
+    of effective partition keys.
     """
     components = jsontext.decode(text)
     if not isinstance(components, list) or len(components) != paths:
@@ -82,8 +83,8 @@ def parse_path(path: Any) -> tuple[str, ...]:
 
 def parse_definition(definition: Any) -> jsontext.JsonObject:
     """
-    Check the partition key definition of a new container, and return it with its defaults: one path of kind Hash, or up to three
-    paths of kind MultiHash.
+    Check the partition key definition of a new container, and return it with defaults filled in. It must have one path of kind
+    Hash, or up to three paths of kind MultiHash.
     """
     if not isinstance(definition, dict) or not isinstance(definition.get("paths"), list):
         raise bad_request("The container has no partition key definition with 'paths'.")
@@ -95,9 +96,9 @@ def parse_definition(definition: Any) -> jsontext.JsonObject:
             f"Too many partition key paths: {len(paths)}. At most {most} are allowed for kind {kind}."
         )
     if not 1 <= len(paths) <= most:
-        raise bad_request("A partition key has one path of kind Hash, or one to three of kind MultiHash.")
+        raise bad_request("A partition key has one path of kind Hash, or up to three of kind MultiHash.")
     if version not in (1, 2) or isinstance(version, bool) or (version == 1 and kind == "MultiHash"):
-        raise bad_request("The version of a partition key is 1 or 2, that of kind MultiHash is 2.")
+        raise bad_request("The version of a partition key must be 1 or 2, and 2 for kind MultiHash.")
     if len({parse_path(path) for path in paths}) < len(paths):
         raise bad_request("A partition key must not name a path twice.")
     return {"paths": paths, "kind": kind, "version": version}
@@ -139,7 +140,7 @@ def _encode_component(value: Any) -> bytes:
 
 def _double(value: float) -> float:
     try:
-        number = float(value) + 0.0  # -0.0 and 0.0 are one key
+        number = float(value) + 0.0  # makes -0.0 the same key as 0.0
     except OverflowError as error:
         raise bad_request("A number in the partition key does not fit a double.") from error
     if number in (float("inf"), float("-inf")):

@@ -14,7 +14,7 @@ _MISSING: Any = object()
 
 
 def apply_patch(encoded: bytes, operations: Any) -> JsonObject:
-    """Return a patched copy of the document in `encoded`; the original is not touched."""
+    """Apply patch operations to a copy of the document in `encoded`, and return the copy."""
     if not isinstance(operations, list) or not operations:
         raise bad_request("A patch needs at least one operation.")
     if len(operations) > _MOST_OPERATIONS:
@@ -63,7 +63,7 @@ def _path(path: Any) -> str:
 def _locate(document: JsonObject, path: str) -> tuple[Any, str]:
     segments = [segment.replace("~1", "/").replace("~0", "~") for segment in path[1:].split("/")]
     if segments[0] in _SYSTEM:
-        raise bad_request(f"'{path}' cannot be patched.")
+        raise bad_request(f"A patch must not change '{path}'.")
     node: Any = document
     for segment in segments[:-1]:
         node = _child(node, segment)
@@ -138,7 +138,7 @@ def _is_number(value: Any) -> bool:
 
 def _refuse_move_into_itself(source: str, path: str) -> None:
     if f"{path}/".startswith(f"{source}/"):
-        raise bad_request("The 'path' of a move cannot be the 'from' or a child of it.")
+        raise bad_request("The 'path' of a move must not be its 'from', or a path below its 'from'.")
 
 
 def _no_such(path: str) -> CosmosError:

@@ -157,8 +157,8 @@ class AccountFile:
             if before != _mark(container):
                 self._save_container(name, container)
                 if before is None or before[1] != container.properties["_etag"]:
-                    # The container is new, or its properties changed, so that its items may expire at other times. All of them are
-                    # saved.
+                    # The container is new, or its properties changed, and with them perhaps the times at which its items expire.
+                    # So all of its items are saved.
                     written = (item for part in container.partitions for item in part.changes_after(0))
                     self._save_items({(container.rid, item.key): item for item in written})
                 self._watch(container)

@@ -56,7 +56,10 @@ WRITES = frozenset(("create", "upsert", "replace", "delete", "patch", "batch"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One HTTP request. Its `headers` must find names in any case. Its `origin` is the scheme and host that the client used."""
+    """
+    One HTTP request. Its `headers` must ignore the case of header names. Its `origin` is the scheme and host that the client
+    used.
+    """
 
     method: str
     target: str
@@ -151,7 +154,7 @@ def _segments(target: str) -> tuple[str, ...]:
         raise bad_request("The path contains an invalid percent escape.")
     try:
         segments = tuple(unquote(segment, errors="strict") for segment in path.split("/"))
-        path.encode()  # bytes outside of ASCII reach us as surrogates when they are not UTF-8
+        path.encode()  # fails if the path has bytes that are not UTF-8, which aiohttp passes on as surrogates
     except UnicodeError as error:
         raise bad_request("The path is not UTF-8.") from error
     if len(segments) > 6 or not all(segments):
@@ -174,7 +177,8 @@ def is_query(headers: Mapping[str, str]) -> bool:
 
 def range_of(headers: Mapping[str, str]) -> str | None:
     """
-    Return the id of the partition key range that a request names, or None. Older clients put the container's resource id before it.
+    Return the id of the partition key range that a request names, or None. Older clients send the container's resource id before
+    the id of the range, which is cut off.
     """
     named = headers.get("x-ms-documentdb-partitionkeyrangeid")
     return None if named is None else named.rpartition(",")[2]
@@ -190,7 +194,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
     for name in _TRIGGERS:
         if headers.get(name):
             raise not_found(
-                f"The trigger '{headers[name][:50]}' does not exist in this emulator, which has none."
+                f"The trigger '{headers[name][:50]}' does not exist: this emulator has no triggers."
             )
     if headers.get("x-ms-version", _OLDEST_VERSION) < _OLDEST_VERSION:
         raise bad_request("Invalid API version. Ensure a valid x-ms-version header value is passed.")

@@ -17,21 +17,21 @@ _WRITE_FORBIDDEN = 3
 
 
 def fail_over(account: Account) -> str:
-    """Let the other one of two regions accept the writes, and return its host name."""
+    """Let the region that accepted no writes accept them from now on, in place of the other region. Return its host name."""
     account.write_host = "127.0.0.1" if account.write_host == "localhost" else "localhost"
     return account.write_host
 
 
 def locations(account: Account, origin: str) -> dict[str, Any]:
     """
-    Describe the regions of an account by the address that the client used. With another address, the SDK would bypass a mapped
-    port.
+    Describe the regions of an account under the address that the client used. The SDK sends its later requests to the described
+    address, so another address would bypass a port that Docker maps.
     """
     if account.write_host is None:
         writable = readable = [{"name": "Local", "databaseAccountEndpoint": f"{origin}/"}]
     else:
         asked = urlsplit(origin)
-        hosts = sorted(_HOSTS, key=lambda host: host != account.write_host)  # the one that takes writes first
+        hosts = sorted(_HOSTS, key=lambda host: host != account.write_host)  # the write region comes first
         readable = [
             {"name": _HOSTS[host], "databaseAccountEndpoint": f"{asked.scheme}://{host}:{asked.port}/"}
             for host in hosts

@@ -1,4 +1,7 @@
-"""Answers requests about the account, databases, containers, throughput and partition key ranges."""
+"""
+Answers requests about the account, databases, containers, throughput and partition key ranges. `documents.py` answers requests about
+items.
+"""
 
 from __future__ import annotations
 
@@ -135,8 +138,8 @@ def conflicts_reply(container: Container, request: Request, segments: tuple[str,
 
 def ranges_reply(container: Container, request: Request) -> Reply:
     """
-    List the partition key ranges. If the list has not changed since the client read it, answer 304: the SDK repeats its request
-    until it gets this status.
+    List the partition key ranges. If the list has not changed since the client read it, answer 304, because the SDK repeats its
+    request until it gets this status.
     """
     etag = f'"{container.generation}"'
     headers = {"etag": etag, **_CHARGE}
@@ -163,7 +166,10 @@ def ranges_reply(container: Container, request: Request) -> Reply:
 
 
 def _page(name: str, found: list[JsonObject], request: Request, *, rid: str = "") -> Reply:
-    """Answer with one page of these resources: all of them, or those that a query selects."""
+    """
+    Answer with one page of the resources in `found`, such as databases. If the request is a query, return only those that it
+    selects.
+    """
     query = sql.parse_request(request.body) if is_query(request.headers) else sql.EVERYTHING
     more = request.headers.get("x-ms-continuation")
     page = sql.run(query, Listed(found), page_size=page_size(request.headers), continuation=more)

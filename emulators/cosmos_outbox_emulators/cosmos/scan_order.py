@@ -1,7 +1,7 @@
 """
-The orders in which queries read the items of a partition: by age, or by age among the items of one partition key.
+The orders in which queries read items: the oldest first, among all items of a partition or among those of one partition key.
 
-An item keeps its age when it is replaced, so a query that resumes after a certain age neither repeats nor skips an item.
+An item that is replaced keeps its place in the order. So a query that resumes after a certain item neither repeats nor skips an item.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ScanOrder:
         self._added.append((item.epk, item.sequence, item.key))
 
     def compact(self, items: Mapping[ItemKey, Item]) -> None:
-        """Remove the entries of deleted items once they outnumber the others."""
+        """Remove the entries of deleted items once they outnumber those of existing items."""
         if len(self._by_key) + len(self._added) > 2 * len(items) + _SLACK:
             self._added = [(item.epk, item.sequence, key) for key, item in items.items()]
             self._by_key, self._by_age = [], []
@@ -39,7 +39,8 @@ class ScanOrder:
         """Yield the items with an effective partition key in [low, high) that are newer than `after`, the oldest first."""
         if self._added:
             self._sort_in()
-        if high == low + "G":  # one effective partition key
+        # Effective partition keys are hexadecimal texts, so a range from `low` to `low` + "G" holds only the key `low`.
+        if high == low + "G":
             places = self._by_key
             chosen = range(bisect_left(places, (low, after + 1)), bisect_left(places, (high,)))
         else:
@@ -57,8 +58,7 @@ class ScanOrder:
         self._by_key.sort()
         ages = [sequence for _, sequence, _ in (*self._by_age[-1:], *self._added)]
         self._by_age += self._added
-        if any(
-            older > younger for older, younger in pairwise(ages)
-        ):  # only a split adds younger items before older ones
+        # Entries are out of order only after a split, which may add younger items before older items.
+        if any(older > younger for older, younger in pairwise(ages)):
             self._by_age.sort(key=_age)
         self._added.clear()

@@ -21,10 +21,10 @@ _OF_CONTAINER = frozenset(
 
 def plant(account: Account, seed: Any) -> None:
     """
-    Create the databases, containers and items of a seed that the account does not have yet. Existing ones stay as they are.
+    Create the databases, containers and items of a seed that the account does not have yet. What exists already is not changed.
 
     Raises:
-        ValueError: the seed has a mistake; the message names the path of the first one.
+        ValueError: the seed has a mistake. The message names the path of the wrong field.
     """
     for path, database in _objects(_check_object(seed, "seed", {"databases"}), "databases"):
         _check_object(database, path, {"id", "containers"})
@@ -67,7 +67,7 @@ def _plant_item(account: Account, container: Container, item: Mapping[str, Any])
 def _value_at(value: Any, names: tuple[str, ...]) -> Any:
     for name in names:
         if not isinstance(value, Mapping) or name not in value:
-            return {}  # the wire form of "no such property"
+            return {}  # {} in a partition key means that the item has no such property
         value = value[name]
     return value
 

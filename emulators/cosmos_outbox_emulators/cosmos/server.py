@@ -25,7 +25,8 @@ Answer = Callable[[Request, Route], Reply]
 Around = Callable[[Answer, Request, Route], Reply]
 
 _MOST_BYTES_READ = 16 * 1024 * 1024
-_IDLE_SECONDS = 3600.0  # after a shorter time, a client might be about to use the connection again
+# The server closes a connection that was idle for this time. It is long, so that hardly any client is about to use the connection.
+_IDLE_SECONDS = 3600.0
 _LONGEST_STOP_SECONDS = 1.0
 
 
@@ -158,7 +159,7 @@ def _origin_form(target: str) -> str:
 
 
 async def _read(request: web.BaseRequest) -> bytes | CosmosError:
-    """Read the body of a request. If that fails, return the error, with which the gateway refuses the request later."""
+    """Read the body of a request. If the body is wrong, return the error with which the gateway refuses the request later."""
     if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []

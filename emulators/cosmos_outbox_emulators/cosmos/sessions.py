@@ -1,8 +1,8 @@
 """
 Session consistency: what a reader sees, given what its session has seen and what the answering replica has received.
 
-If replicas lag, every read is answered as of that many seconds ago. A read whose session has seen a later write is refused with
-404/1002. Writes never lag.
+If replicas lag by some seconds, every read is answered with the data of that many seconds ago. A read whose session has seen a
+later write is refused with 404/1002. Writes never lag.
 """
 
 from __future__ import annotations
@@ -50,10 +50,12 @@ def require_seen(
 
 def _lsn_of_session(session: str, container: Container, partition: Partition) -> int:
     """
-    Return the LSN that a session token has for a range, or for the ranges from which the range was split; 0 if it has none.
+    Return the LSN that a session token has for a range, or for the ranges from which the range was split. Return 0 if the token
+    has none.
 
-    The tokens of each container have a version of their own, because LSNs of two containers cannot be compared. SDKs send the
-    tokens of an earlier container with the same name, and mix up the tokens of containers from whose writes they get no bodies.
+    Each container puts a version of its own into its tokens, because the LSNs of two containers cannot be compared. Tokens of
+    another version are ignored: an SDK may send the token of a deleted container with the same name, or of another container if
+    its writes return no body.
     """
     seen = 0
     for text in session.split(","):

@@ -4,8 +4,8 @@ that are refused.
 
 A request is admitted while its partition has units left in this second, whatever the request will cost. Units that were spent
 beyond the limit are taken from the following seconds. Requests of low priority are refused first: a request of high priority is
-refused only if requests of high priority alone have used up the second. How Azure weighs the two, and over what time, is not
-documented.
+refused only if requests of high priority alone have used up the units of this second. Microsoft does not document how Azure
+weighs the two priorities, and over what time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def bucket_of(headers: Mapping[str, str]) -> str | None:
 @dataclass(slots=True)
 class _Partition:
     """
-    The request units that a partition spent in this second, with those that it still owes for earlier seconds. They are counted in
-    all, with high priority, and by throughput bucket.
+    The request units that a partition spent in this second, with those that it still owes for earlier seconds. There are separate
+    counts for all requests, for requests of high priority, and for each throughput bucket.
     """
 
     second: int
@@ -47,7 +47,7 @@ class Throttle:
     The limit of one container's request units.
 
     Args:
-        per_second: Request units a second of all its partitions together.
+        per_second: Request units a second of all the container's partitions together.
         buckets: Percentage of these units that each throughput bucket may spend, by its id. Requests without a bucket may spend
             all.
     """

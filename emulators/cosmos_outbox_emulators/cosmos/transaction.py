@@ -1,7 +1,7 @@
 """
 One atomic unit of work on one partition key: a single operation, or all operations of a batch.
 
-Writes are staged, and `commit` makes them visible. After an error before that, nothing has changed.
+Writes are staged, and `commit` makes them visible. An error before `commit` leaves everything unchanged.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Transaction:
         return item
 
     def _stage(self, key: ItemKey, item: Item | None) -> None:
-        self._staged.pop(key, None)  # the last write of a key decides its place in the log
+        self._staged.pop(key, None)  # the last write of a key decides its position in the change feed
         self._staged[key] = item
 
     def _put(self, source: JsonObject, current: Item | None) -> Item:

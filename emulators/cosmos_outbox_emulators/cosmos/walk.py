@@ -1,8 +1,9 @@
 """
-The order in which a query visits the items of a container: one range after the other, and by age in each range.
+The order in which a query visits the items of a container: one range after the other, and in each range from the oldest item to the newest.
+`sql/execution.py` computes the rows.
 
-A page never has rows of two ranges. What remains of a walk is a list of segments, each with the age after which it continues. The
-list stays valid when items are written and ranges are split or merged: no item is repeated or skipped.
+A page never has rows of two ranges. What remains of a walk is a list of parts of ranges, each with the sequence number of the item that was
+visited last. The list stays valid when items are written and ranges are split or merged: no item is repeated or skipped.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ Segment = tuple[str, str, int]
 
 
 class Walk:
-    """Visits the items whose effective partition keys are in a window."""
+    """Visits the items of a container whose effective partition keys are in a range, the `window`."""
 
-    looks_ahead = False  # whether a full page knows if another page follows
+    looks_ahead = False  # whether the walk can tell, after a full page, if more items follow
 
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
-        self.as_of: dict[str, int] = {}  # by range id, if a replica lags: the LSN up to which it reads
+        self.as_of: dict[str, int] = {}  # the last LSN to read, by range id; empty unless replicas lag
         self.partitions = partitions
-        # A query without FROM has exactly one row. If a client visits the ranges one by one, only the first of them returns this
+        # A query without FROM has exactly one row. If a client visits the ranges one by one, only the first range returns this
         # row.
         self.is_first = not partitions or partitions[0].low <= window.low
         self._window = window
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
 
     def items(self, segment: Segment | None = None) -> Iterator[Item]:
-        """Yield the items that remain in a segment. Without a segment, yield all items."""
+        """Yield the items that remain in a segment (a part of the range). Without a segment, yield all items."""
         low, high, after = segment or self.whole[0]
         for partition in self.partitions:
             if partition.low < high and low < partition.high:
@@ -47,8 +48,8 @@ class Walk:
 
     def head(self, segments: Sequence[Segment]) -> tuple[Segment | None, tuple[Segment, ...]]:
         """
-        Divide what remains of a walk: return the segment that lies in the next range, and the segments after it. The first one is
-        None if nothing is left.
+        Divide what remains of a walk: return the part (segment) that lies in the next partition, and the parts after it. The first
+        value is None if nothing is left.
         """
         for index, (low, high, after) in enumerate(segments):
             for partition in self.partitions:
@@ -66,7 +67,7 @@ class Walk:
 
 
 class Listed(Walk):
-    """Visits resources that are in no partition, such as databases. Their resource ids show their age."""
+    """Visits resources that are in no partition, such as databases, the oldest first: their resource ids show their age."""
 
     looks_ahead = True
 
