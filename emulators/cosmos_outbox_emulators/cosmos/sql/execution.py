@@ -1,9 +1,10 @@
 """
-Runs a query page by page, with continuations that stay valid while the data changes.
+Runs a query page by page, with continuations that stay valid while the data changes. `plan.py` decides which queries a client has to
+merge itself.
 
-A continuation holds the part of the walk that follows the last returned row and, with ORDER BY, that row's values. It holds no row
-number, so items that are written between two pages cannot make a query repeat or skip other items. Without ORDER BY, a full page
-has a continuation even if no row is left.
+A continuation says which ranges and items are still to be read after the last returned row and, with ORDER BY, the values of this
+row. It has no row number, so items that are written between two pages cannot make a query repeat or skip other items. Without
+ORDER BY, a full page has a continuation even if no row is left.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from cosmos_outbox_emulators.cosmos.sql.parser import MOST_ROWS, Query, ResumeFi
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated, SortKey, sort_key
 from cosmos_outbox_emulators.cosmos.walk import Listed, Segment, Walk
 
-_CONTENT = (int, int, bool, (int, float), str, str, str)  # the type of a sort key's content, by its rank
+# Python types of the values in a continuation, by their rank in ORDER BY
+_CONTENT = (int, int, bool, (int, float), str, str, str)
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 _NO_ITEM = {"_rid": "AQ=="}  # the only item that a query without FROM reads
 _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
@@ -172,7 +174,10 @@ def _sort(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
 
 
 def _is_reversed(query: Query) -> bool:
-    """Say whether rows with the same values come in the order newest first, as if an index were read from its end."""
+    """
+    Say whether, among rows with equal ORDER BY values, the newest comes first. This is so in descending order, as if an index
+    were read from its end.
+    """
     return bool(query.order) and query.order[0][1]
 
 
@@ -187,8 +192,9 @@ def _behind(rows: Iterable[_Row], query: Query, resume: _Resume) -> Iterator[_Ro
 
 def _place(row: _Row, query: Query, resume: ResumeFilter | _Resume) -> int:
     """
-    Compare a row with a place in the query's order. Return above 0 if the row comes after it, below 0 if before it, and 0 if at it.
-    Among rows with the same values, age decides.
+    Compare a row with the position from which a query resumes. Return a positive number for a row after this position, a negative
+    number for a row before it, and 0 for the row at it. Rows with equal values are in the order in which their items were
+    created, or in the reverse order.
     """
     for (_, descending), key, last in zip(query.order, row.keys, resume.keys, strict=True):
         if key != last:

@@ -1,4 +1,6 @@
-"""Parses the expressions of a query by recursive descent, and compiles them to Python closures."""
+"""
+Parses the expressions of a query by recursive descent, and compiles them to Python closures. `parser.py` parses the clauses.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class ExpressionParser:
         # The names with which paths begin. They are compared with the name in FROM later, because FROM comes after SELECT in the
         # text.
         self.roots: set[str] = set()
-        # The aggregates that SELECT contains. None while an expression is parsed that must not contain an aggregate.
+        # The aggregates that SELECT contains. It is None while an expression is parsed that must not contain an aggregate.
         self.aggregates: list[Aggregate] | None = None
 
     # Tokens
@@ -187,7 +189,7 @@ class ExpressionParser:
         if self.peek("("):
             return self._call(token.text)
         if token.word == "UDF" and self.peek("."):
-            raise bad_request("This emulator has no user-defined functions, so no 'udf.' in a query.")
+            raise bad_request("This emulator has no user-defined functions, so a query must not use 'udf.'.")
         self.roots.add(token.text)
         return operators.path(self._steps())
 

@@ -50,7 +50,8 @@ def _truth(value: Any) -> Any:
 
 def _junction(left: Expression, right: Expression, *, decides: bool) -> Expression:
     """
-    Join two conditions by OR or AND. A condition with the value `decides` decides the result, even if the other one is undefined.
+    Join two conditions by OR (`decides` is true) or by AND (`decides` is false). If one condition has the value `decides`, it is
+    the result, even if the other condition is undefined.
     """
 
     def evaluate(document: Any) -> Any:
@@ -98,7 +99,7 @@ def like(left: Expression, right: Expression, escape: Expression) -> Expression:
         try:
             return compile_like(pattern, mark, sets=True).fullmatch(text) is not None
         except re.error as error:
-            raise bad_request(f"The LIKE pattern has a set of characters that is none: {error}.") from error
+            raise bad_request(f"The LIKE pattern has an invalid set of characters in []: {error}.") from error
 
     return test
 
@@ -122,7 +123,7 @@ def arithmetic(sign: str, left: Expression, right: Expression) -> Expression:
 
 
 def _remainder(first: float, second: float) -> float:
-    return abs(first) % abs(second) * (1 if first >= 0 else -1)  # the sign follows the dividend
+    return abs(first) % abs(second) * (1 if first >= 0 else -1)  # the result has the sign of the dividend
 
 
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -1,4 +1,7 @@
-"""Parses queries (SELECT, FROM, WHERE, GROUP BY, ORDER BY, OFFSET LIMIT) and the condition of a patch."""
+"""
+Parses queries (SELECT, FROM, WHERE, GROUP BY, ORDER BY, OFFSET LIMIT) and the condition of a patch. `expressions.py` parses the
+expressions in them.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,16 @@ from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_k
 
 MOST_ROWS = 4_294_967_295
 _LONGEST_QUERY = 512 * 1024
-_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET", "JOIN", "IN")  # keywords that may follow FROM
-_NO_SOURCE = "\0"  # a character that no name contains
+# These words begin a clause, so they are no aliases.
+_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET", "JOIN", "IN")
+_NO_SOURCE = "\0"  # stands for a missing FROM, as no name contains this character
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """
-    One selected value: its name, expression and text, whether it contains an aggregate, and that aggregate if the value is nothing
-    else.
+    One selected value: its name, expression and text, and whether it contains an aggregate. `aggregate` is set if the value
+    consists of one aggregate and nothing else.
     """
 
     name: str
@@ -52,8 +56,8 @@ class Source:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeFilter:
     """
-    The place from which a client resumes a query with ORDER BY: the values of a row, and the item that has them. Without an item,
-    the place is before all items with these values, or with `exclude` after them.
+    The position from which a client resumes a query with ORDER BY: the values of a row, and the sequence number of its item.
+    Without an item, the query resumes before all items with these values, or after them if `exclude` is true.
     """
 
     keys: tuple[SortKey, ...]
@@ -63,7 +67,7 @@ class ResumeFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A parsed query. If `columns` is None, it selects `*`. With the other defaults, it returns everything in scan order."""
+    """A parsed query. If `columns` is None, it selects `*`. If the other fields have their defaults, it returns all items."""
 
     fingerprint: int
     columns: tuple[Column, ...] | None = None
@@ -108,8 +112,8 @@ def parse_request(body: bytes) -> Query:
 
 def _resume_filter(given: Any, columns: int) -> ResumeFilter:
     """
-    Read the field `resumeFilter` of the SDK for .NET. It contains [] for undefined. For an array or object it contains a hash,
-    which this emulator cannot sort and so refuses.
+    Read the field `resumeFilter` of the SDK for .NET. The field has [] for the value undefined. For an array or object it has a
+    hash, which this emulator cannot sort and so refuses.
     """
     try:
         values = [UNDEFINED if value == [] else value for value in given["value"]]
@@ -120,7 +124,7 @@ def _resume_filter(given: Any, columns: int) -> ResumeFilter:
         raise bad_request("The resumeFilter must have the fields value, rid and exclude.") from error
     if len(values) != columns or any(type_rank(value) > 4 for value in values):
         raise bad_request(
-            "A resumeFilter must have a value for each ORDER BY; none may be an array or object here."
+            "A resumeFilter must have a value for each ORDER BY, and no value may be an array or object."
         )
     return ResumeFilter(keys=tuple(map(sort_key, values)), sequence=sequence, exclude=exclude)
 
@@ -195,7 +199,7 @@ class _QueryParser(ExpressionParser):
         if columns is None and not origin:
             raise bad_request("'SELECT *' is not valid if FROM clause is omitted.")
         if groups and (order or columns is None):
-            raise bad_request("'SELECT *' is not allowed with GROUP BY, nor is ORDER BY.")
+            raise bad_request("'SELECT *' and ORDER BY are not allowed with GROUP BY.")
         if aggregates or groups:
             self._check_groups(query)
         return query
@@ -260,13 +264,13 @@ class _QueryParser(ExpressionParser):
         return Column(name=name, expression=expression, text=text, aggregated=bool(inside), aggregate=alone)
 
     def _is_call(self, first: int, inside: Sequence[Aggregate]) -> bool:
-        """Say whether the expression that begins at a token and ends here is exactly one aggregate."""
+        """Say whether the expression from the token `first` to the current token is exactly one aggregate."""
         return len(inside) == 1 and (self._tokens[first].word, self._next) == (inside[0].name, inside[0].end)
 
     def _infer_name(self, start: int) -> str | None:
         """
-        Return the name of a column without AS, which is the last step of its path: b for c.a.b, a for c["a"], c for c. Return None
-        if it is not a path.
+        Return the name of a column without AS, which is the last step of its path: b for c.a.b, a for c["a"], c for c. Return
+        None if the column is not a path.
         """
         tokens = self._tokens[start : self._next]
         if not all(
@@ -287,7 +291,9 @@ class _QueryParser(ExpressionParser):
         self.accept("AS")
         alias = self.take().text if self.at(TokenKind.NAME) and not self.peek(*_CLAUSES) else source.text
         if self.peek("JOIN", "IN", ".", "["):
-            raise bad_request("This emulator reads whole documents: no JOIN, no IN after FROM.")
+            raise bad_request(
+                "This emulator reads whole documents, so a query must not have JOIN, or IN after FROM."
+            )
         return alias
 
     def _by(self, *, paths: bool) -> list[tuple[Expression, bool, str]]:

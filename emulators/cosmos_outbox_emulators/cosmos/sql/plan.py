@@ -1,5 +1,5 @@
 """
-Query plans: what a client needs in order to run a query on each range and merge the rows itself.
+Query plans: what a client needs in order to run a query on each range and merge the rows itself. `execution.py` runs a query.
 
 The gateway answers a query over several partition keys only if the rows need no merging. For any other query it makes a plan, which
 consists of the query that each range runs and of what the client does with the rows.
@@ -47,7 +47,7 @@ def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
         raise bad_request("Compositions of aggregates and other expressions are not allowed.")
     # If a query is ordered by everything that it selects, equal rows follow each other, and the plan calls DISTINCT ordered.
     matching = {column.text for column in query.columns or ()} == set(query.source.order)
-    # Without SELECT VALUE, the client merges aggregates and groups by the names of the columns.
+    # Without SELECT VALUE, the client needs the names of the columns to merge the rows of several ranges.
     named = {} if query.value or not (query.aggregates or query.groups) else _operators(query)
     return {
         "partitionedQueryExecutionInfoVersion": 2,
@@ -106,8 +106,8 @@ def check_features(query: Query, supported: str) -> None:
 def _rewritten(query: Query) -> str:
     """Return the query that each range runs, in the form that the tests of the SDK for .NET expect (its QueryPlanBaselineTests)."""
     source = query.source
-    # The same row may come from several ranges, so only the client can count distinct, aggregated or grouped rows. Their queries
-    # get no TOP or LIMIT.
+    # Only the client can merge and count the rows of a query with DISTINCT, an aggregate or GROUP BY, because several ranges may
+    # return the same row. So the ranges run such a query without TOP and LIMIT.
     counted = not (query.distinct or query.aggregates or query.groups)
     head = f"SELECT TOP {query.top} " if counted and query.top is not None else "SELECT "
     tail = f" OFFSET 0 LIMIT {query.offset + query.limit}" if counted and query.limit is not None else ""

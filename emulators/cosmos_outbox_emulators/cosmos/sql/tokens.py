@@ -1,4 +1,4 @@
-"""Splits the text of a query into tokens."""
+"""Splits the text of a query into tokens (words, numbers, signs). `parser.py` builds the query from them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _token(kind: TokenKind, text: str, start: int) -> Token:
         halves = _ESCAPE.sub(_unescape, text[1:-1]).encode("utf-16", "surrogatepass")
         return Token(kind, text, halves.decode("utf-16", "surrogatepass"), start)
     if kind is TokenKind.NUMBER:
-        if len(text) > 400:  # longer than any double; and Python refuses to read integers of 4,300 digits
+        if len(text) > 400:  # no double is so long, and Python refuses integers of 4,300 digits
             raise syntax_error(text)
         return Token(kind, text, _number(text.lower()), start)
     word = text.upper() if kind in (TokenKind.NAME, TokenKind.OPERATOR) else None

@@ -19,8 +19,8 @@ class Undefined(Enum):
 
 class Aggregated(dict[str, Any]):
     """
-    Stands for a document if SELECT has aggregates, as SELECT is then evaluated once for all matches, or once for each group. With
-    groups, it has the properties of the group's first document.
+    Takes the place of a document while a SELECT with aggregates is evaluated, which happens once for all matches or once for each
+    group. With groups, it has the properties of the group's first document.
     """
 
     def __init__(self, results: list[Any], first: Mapping[str, Any]) -> None:
@@ -55,12 +55,12 @@ def sort_key(value: Any) -> SortKey:
         return rank, 0
     if rank < 5:
         return rank, value
-    # Equal arrays or objects must have equal keys, so numbers in them become floats (1 is 1.0), and properties are sorted.
+    # Equal arrays or objects must give equal texts. So numbers in them become floats (1 is 1.0), and properties are sorted.
     return rank, json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare two values with everything in them. Unlike in Python, true is not equal to 1."""
+    """Compare two values, including all values nested in them. Unlike in Python, true is not equal to 1."""
     if type_rank(left) != type_rank(right):
         return False
     if isinstance(left, list):
