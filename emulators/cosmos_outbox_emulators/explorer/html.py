@@ -130,7 +130,8 @@ def json_text(value: Any) -> str:
 def moment(seconds: float) -> str:
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):  # a time to live of centuries
+    except (OverflowError, ValueError, OSError):
+        # A time to live of centuries ends later than Python's last date.
         return "never"
 
 

@@ -1,4 +1,7 @@
-"""The script of the explorer's first page. It renews the parts of the page that changed; the page can also be read without it."""
+"""
+The script of the explorer's first page. It renews the parts of the page that changed. A browser that runs no scripts shows the
+page, too.
+"""
 
 from __future__ import annotations
 
