@@ -1,9 +1,10 @@
 """
 An emulator of Azure Service Bus: topics, subscriptions, sessions and queues over AMQP 1.0, for the unmodified vendor SDKs.
 
-The emulator is one process and holds everything in memory. `persistence` keeps a copy in a file if that is wanted, and `deviations` let
-entities do what Azure does not. aiohttp handles HTTP; everything else uses the standard library only. With its faults, the emulator
-shows what a sender or a receiver does when the service is slow, is gone, or has stored a message but could not acknowledge it.
+The emulator is one process and holds everything in memory. `persistence` keeps a copy in a file for the option --data, and
+`deviations` let entities do what Azure does not. aiohttp handles HTTP; everything else uses the standard library only. With its
+faults, the emulator shows what a sender or a receiver does when the service is slow, is gone, or has stored a message but could
+not acknowledge it.
 
 ```text
 timers        deadlines in one heap, on the clock that the broker was given

@@ -1,4 +1,6 @@
-"""HTTP management of Service Bus: applies each request to the entities of a broker, and answers with XML."""
+"""
+HTTP management of Service Bus: applies each request to the entities of a broker, and answers with XML. `http.py` reads the requests.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ def _missing(path: str) -> Refusal:
 
 class Administration:
     """
-    Answers HTTP management requests. It also remembers properties of entities that have no effect here, so that clients can read
-    them.
+    Answers HTTP management requests. It also remembers properties of entities that have no effect in this emulator, so that
+    clients can read them.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -85,7 +87,7 @@ class Administration:
         if found:
             return 200, self._get_below(found, query, address)
         topic = self._broker.topics.get(path.lower())
-        if topic is None:  # the service answers with an empty list
+        if topic is None:  # as on Azure, an unknown name gets an empty list
             return 200, atom.feed("Publicly Listed Services", [], here, now)
         return 200, self._entity(topic, address)
 
@@ -154,7 +156,7 @@ class Administration:
         element.extend(atom.child(name, text) for name, text in values.items())
         return element
 
-    # Creating and changing entities
+    # These methods create and change entities.
 
     def _put(
         self, path: str, _query: Mapping[str, str], body: bytes, update: bool, address: str

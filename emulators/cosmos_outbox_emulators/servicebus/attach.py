@@ -17,7 +17,10 @@ CBS = "$cbs"
 
 
 class Refused:
-    """A link that was refused. It ignores everything that the peer sends before it receives the refusal."""
+    """
+    A link that was refused. It ignores everything that the client still sends, because the client does not know of the refusal
+    yet.
+    """
 
     def __init__(self, end: LinkEnd) -> None:
         self.end = end

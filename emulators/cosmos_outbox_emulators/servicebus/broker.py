@@ -1,4 +1,7 @@
-"""The broker without its network protocols: entities by their path, their statistics, its clock and its faults."""
+"""
+Holds the topics and queues of the broker by their paths, with their statistics, the clock and the faults. It knows no network
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ _DEFAULT = {
 
 class Broker:
     """
-    A namespace's topics and queues. The broker reads time only from `clock`. Its server, or a test, calls `timers.run_due()` at
-    `timers.next_due`.
+    A namespace's topics and queues. The broker reads time only from `clock`, so a test can move the time. The server, or a test,
+    has to call `timers.run_due()` at the time `timers.next_due`.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class Broker:
         self.connections = self.refused_connections = 0
         self.on_down: Callable[[], None] | None = None
         self.before_output: Callable[[], None] | None = None
-        self.made: Callable[[Topic | Queue], None] | None = None  # called with each new entity
+        # Called with each new topic, subscription or queue.
+        self.made: Callable[[Topic | Queue], None] | None = None
         self._down_until = 0.0
         self._random = random or Random()
         self._owners: dict[str, Topic] = {}
@@ -75,10 +79,10 @@ class Broker:
         cls, value: Any, *, clock: Callable[[], float] = time.time, random: Random | None = None
     ) -> Broker:
         """
-        Return a broker with the entities of this configuration.
+        Return a broker with the topics, subscriptions and queues of this configuration.
 
         Raises:
-            ValueError: the configuration has a mistake; the message names the path of the first one.
+            ValueError: the configuration has a mistake. The message names the path of the wrong field.
         """
         return cls(configuration.parse(value), clock=clock, random=random)
 

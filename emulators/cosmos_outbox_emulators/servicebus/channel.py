@@ -93,7 +93,7 @@ class Channel:
         last = first if last is None else last
         if last - first < len(self.unsettled):
             numbers = [number for number in range(first, last + 1) if number in self.unsettled]
-        else:  # a range may be too large to go through its numbers
+        else:  # the range may have billions of numbers, so search the unsettled deliveries
             numbers = [number for number in self.unsettled if first <= number <= last]
         for number in numbers:
             link, token = self.unsettled[number]
@@ -121,7 +121,8 @@ class LinkEnd:
         self.source = _terminus(attach[5], Code.SOURCE)
         self.target = _terminus(attach[6], Code.TARGET)
         self.properties: dict[Any, Any] = attach[13] or {}
-        self.entity: str | None = None  # the peer needs a token for this entity with one of these rights
+        # The peer needs a token for this entity, with one of the rights in `claims`.
+        self.entity: str | None = None
         self.claims: tuple[str, ...] = ()
         self.detached = False
 

@@ -1,6 +1,6 @@
 """
 The configuration of a broker: its topics, subscriptions and queues. Every field is checked, and each error names the path of the
-wrong field.
+wrong field. `microsoft_config.py` reads the file of Microsoft's emulator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RIGHTS = frozenset({"Manage", "Send", "Listen"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """How a queue or a subscription stores and delivers messages."""
+    """The settings by which a queue or a subscription stores and delivers messages."""
 
     requires_session: bool = False
     lock_s: float = 60.0
@@ -122,7 +122,7 @@ def check_name(name: str, length: int, *, dollar: bool = False) -> None:
     Check the name of an entity or a rule.
 
     Raises:
-        ValueError: the name is not one that HTTP management accepts.
+        ValueError: HTTP management does not accept the name.
     """
     allowed = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*" if not dollar else r"[$A-Za-z0-9][A-Za-z0-9._-]*")
     if len(name) > length or not allowed.fullmatch(name):

@@ -1,4 +1,6 @@
-"""One AMQP connection: its protocol headers, SASL and frames, and what each performative does."""
+"""
+One AMQP connection: its protocol headers, SASL and frames, and what each performative (the kind of a frame, such as attach) does.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ class Stage(StrEnum):
 
 class Connection:
     """
-    One connection of a peer. Whatever the peer sends, it gets an answer or its connection is closed. The broker never waits for the
+    One connection of a peer. Whatever the peer sends, the broker answers or closes the connection. The broker never waits for the
     peer, and no error leaves this object.
     """
 
@@ -284,8 +286,8 @@ class Connection:
 
     def _channel(self, number: int) -> Channel | None:
         """
-        Return the AMQP session with this channel number. Return None for a session that has ended, because the SDKs still detach
-        links in it.
+        Return the AMQP session with this channel number. Return None for a session that has ended: the SDKs still detach links in
+        it, and the emulator has to ignore that.
         """
         channel = self._channels.get(number)
         if channel is None and number not in self._ended:

@@ -90,8 +90,8 @@ def _scalar(width: int, read: Callable[[bytes, int], tuple[Any, ...]], kind: Cal
 def _opaque(code: int, width: int) -> Decoder:
     def read(data: bytes, position: int) -> tuple[Any, int]:
         end = position + width
-        # A slice beyond the end of the data would only be shorter, without an error. An array could then declare 2^32 empty
-        # elements.
+        # A slice beyond the end of the data would only be shorter, without an error. Without this check, an array could declare
+        # 2^32 empty elements.
         if end > len(data):
             raise DecodeError("an AMQP value is longer than the data")
         return primitives.Opaque(bytes((code,)) + data[position:end]), end
@@ -153,7 +153,7 @@ def _elements(data: bytes, position: int, count: int, end: int) -> tuple[list[An
     add = out.append
     for _ in range(count):
         code = data[position]
-        if code == 0x40:  # most fields of most lists are null
+        if code == 0x40:  # checked first, because most fields of a list are null
             add(None)
             position += 1
         else:

@@ -1,4 +1,4 @@
-"""The link over which a client receives messages, with or without a session."""
+"""The link over which a client receives messages, with or without a session. `publish_link.py` takes what clients send."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _PRE_SETTLED = 1
 
 class DeliveryLink:
     """
-    The link over which a receiver gets messages. If the link has a session, closing it returns the unsettled messages to the queue.
-    Otherwise they stay locked until their locks expire.
+    The link over which a receiver gets messages. When a link with a session is closed, its unsettled messages return to the
+    queue. The messages of a link without a session stay locked until their locks expire.
     """
 
     def __init__(self, end: LinkEnd, queue: Queue) -> None:
@@ -104,8 +104,8 @@ class DeliveryLink:
         source = list(self.end.source)
         filters = source[7] or {}
         asked = filters.get(SESSION_FILTER)
-        # The answer has the form that the client used. AMQP demands a described value, but the oldest SDKs can only read a plain
-        # string.
+        # The answer names the session in the form that the client used. AMQP demands a described value, but the oldest SDKs can
+        # only read a plain string.
         answer = Described(asked.descriptor, session.id) if isinstance(asked, Described) else session.id
         source[7] = {**filters, SESSION_FILTER: answer}
         ticks = Long(int(session.locked_until * TICKS_PER_S) + TICKS_AT_EPOCH)
@@ -188,8 +188,8 @@ class DeliveryLink:
 
     def revoke(self, failure: AmqpError) -> None:
         self.close()
-        # The deliveries are not forgotten yet. If the peer settles one before it receives the detach, the answer is "lock lost",
-        # and the settlement is not ignored.
+        # The broker still remembers the deliveries of the link. So a client that settles a message before it receives the detach
+        # gets the answer "lock lost". If the broker forgot the deliveries first, it would ignore the settlement.
         self.end.detach(failure)
 
     def close(self) -> None:
@@ -239,5 +239,6 @@ def _text(value: Any) -> str | None:
 def _echo(state: Described) -> bytes:
     if state.descriptor == Code.ACCEPTED:
         return ACCEPTED
-    # A request to dead-letter carries an error. The confirmation must not carry it, because the client would raise it.
+    # A request to dead-letter carries an error. The confirmation must not carry it, because the client would raise it as an
+    # exception.
     return performative(Code.REJECTED) if state.descriptor == Code.REJECTED else encode(state)

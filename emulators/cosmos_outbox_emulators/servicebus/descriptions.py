@@ -12,7 +12,7 @@ from cosmos_outbox_emulators.servicebus.config import QueueConfig, TopicConfig
 
 QUEUE, TOPIC, SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
 
-# .NET reads and writes the properties in this order.
+# The SDK for .NET reads and writes the properties in this order.
 _ORDER = {
     QUEUE: "LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive "
     "DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations "
@@ -42,7 +42,9 @@ _MAX_LOCK_S, _MAX_DELIVERIES = 300.0, 2000
 
 @dataclass(slots=True, kw_only=True)
 class Shown:
-    """The properties of an entity that have no effect here, and the times at which the entity was created and changed."""
+    """
+    The properties of an entity that have no effect in this emulator, and the times at which the entity was created and changed.
+    """
 
     created: float
     updated: float
@@ -173,7 +175,7 @@ def _text(given: Mapping[str, ET.Element], name: str) -> str:
     return ((given[name].text if name in given else None) or "").strip()
 
 
-def _flag(given: Mapping[str, ET.Element], name: str, default: bool) -> bool:  # a value, not a switch
+def _flag(given: Mapping[str, ET.Element], name: str, default: bool) -> bool:
     text = _text(given, name).lower()
     if text not in ("", "true", "false"):
         raise ValueError(f"The value for {name} must be true or false.")
@@ -185,5 +187,5 @@ def _seconds(given: Mapping[str, ET.Element], name: str, default: float | None) 
     return atom.seconds(text) if text else default
 
 
-def _word(flag: bool) -> str:  # a value, not a switch
+def _word(flag: bool) -> str:
     return str(flag).lower()

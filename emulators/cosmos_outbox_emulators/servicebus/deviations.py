@@ -1,6 +1,6 @@
 """
-Deviations of the Service Bus emulator. Each one does something that Service Bus does not do, to prove that a verifier notices the
-difference.
+Deviations of the Service Bus emulator. Each deviation does something that Service Bus does not do, to prove that a verifier
+notices the difference.
 
 Most deviations are a subclass of a class of the engine with one method overridden. While such a deviation is in force, every entity
 of that class is an object of the subclass. The engine contains no code for deviations.
@@ -61,7 +61,7 @@ class _Uncounted(Queue):
 
 
 class _Generous(Queue):
-    """Confirms the settlement of a message whose lock is lost. Azure refuses it."""
+    """Confirms the settlement of a message whose lock is lost. Azure refuses such a settlement."""
 
     def settle(self, token: bytes, *wanted: Any, **changes: Any) -> None:
         with suppress(AmqpError):
@@ -69,7 +69,10 @@ class _Generous(Queue):
 
 
 class _Demoting(Queue):
-    """Puts an abandoned message behind the other messages, with a new sequence number. In Azure, it keeps its place."""
+    """
+    Puts an abandoned message behind the other messages, with a new sequence number. On Azure, an abandoned message keeps its
+    place.
+    """
 
     def settle(self, token: bytes, outcome: Outcome, *reasons: Any, **changes: Any) -> None:
         entry = self.locked.get(token)
@@ -90,7 +93,7 @@ class _Disordered(Sessions):
 
 
 class _Reversed(Sessions):
-    """Delivers the messages of a session in reverse order, the newest one first."""
+    """Delivers the messages of a session in reverse order, the newest message first."""
 
     def _hold(self, session: Session, receiver: Receiver) -> Session:
         session.ready = deque(sorted(session.ready, key=lambda entry: entry.sequence, reverse=True))
@@ -105,7 +108,7 @@ class _Shared(Sessions):
 
 
 class _Unrenewed(Sessions):
-    """Confirms the renewal of a session lock, but lets the lock end at its old time."""
+    """Confirms the renewal of a session lock, but lets the lock end at its old time. On Azure, the lock ends later."""
 
     def renew(self, session: Session) -> float:
         return session.locked_until + self._queue.lock_s
@@ -117,7 +120,10 @@ class _Endless(Sessions):
 
 
 def _every(base: type, kind: type) -> Switch[Broker]:
-    """Return a switch that turns every object of the class `base` into one of its subclass `kind`, and back at the end."""
+    """
+    Return a switch that turns every object of the class `base` into an object of its subclass `kind`, and back when the deviation
+    ends.
+    """
 
     def turn(entity: Topic | Queue, before: type, after: type) -> None:
         found: tuple[object, ...] = (entity, entity.sessions if isinstance(entity, Queue) else None)

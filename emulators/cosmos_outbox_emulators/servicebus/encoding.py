@@ -1,4 +1,4 @@
-"""Encodes typed Python values to AMQP 1.0 bytes."""
+"""Encodes typed Python values to AMQP 1.0 bytes. `decoding.py` reads such bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def _encoder(prefix: bytes, layout: str) -> Callable[[Any], bytes]:
 
 
 def encode_map_items(items: dict[Any, Any]) -> bytes:
-    """Return the encoded keys and values without the size of a map, for insertion into a map that is already encoded."""
+    """
+    Return the encoded keys and values without the head of a map, so that they can be added to a map that is already encoded.
+    """
     return b"".join([encode(key) + encode(value) for key, value in items.items()])
 
 

@@ -30,7 +30,7 @@ class Receiver(Protocol):
     def deliver(self, entry: Entry, token: bytes) -> None: ...
 
     def grant(self, session: Session) -> None:
-        """Hand over the session for which this receiver waited."""
+        """Give the receiver the session for which it waited."""
 
     def revoke(self, failure: AmqpError) -> None:
         """Close the receiver with this error, for example because its session lock is lost or its entity is deleted."""
@@ -97,8 +97,8 @@ def _sequence(entry: Entry) -> int:
 
 def put_in_order(ready: deque[Entry], entry: Entry) -> None:
     """
-    Insert an entry in the order of sequence numbers. New messages belong at the end, and returned ones mostly at the front, so
-    these two cases are checked first.
+    Insert an entry in the order of sequence numbers. New messages belong at the end, and returned messages mostly at the front,
+    so these two cases are checked first.
     """
     if not ready or entry.sequence > ready[-1].sequence:
         ready.append(entry)

@@ -1,4 +1,7 @@
-"""Faults of the Service Bus emulator. A test adds them before the events that they strike. They are counted and deterministic."""
+"""
+Faults of the Service Bus emulator. A test adds a fault before clients send what the fault strikes. Each fault counts the
+messages or settlements that match it, so a test knows exactly which of them fails. `injection.py` carries out what a fault does.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class On(StrEnum):
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """
-    A fault. It is mutable, because it counts the events that it saw and those that it struck.
+    A fault that strikes events: sent messages, or settlements. It counts the events that it saw and those that it struck.
 
     Attributes:
         entity: Path of a topic, queue or subscription, in any case. Defaults to every entity.
@@ -127,7 +130,7 @@ def parse_fault(value: dict[str, Any]) -> Fault:
 
 
 class Faults:
-    """The faults of one broker. The broker asks for each event whether a fault strikes it."""
+    """The faults of one broker. For each sent message and each settlement, the broker asks whether a fault strikes it."""
 
     def __init__(self, go_down: Callable[[float], None]) -> None:
         self._go_down = go_down
@@ -136,8 +139,8 @@ class Faults:
 
     def add(self, value: dict[str, Any]) -> Fault:
         """
-        Add a fault; see `Fault` for its fields. The action "down" takes effect at once: all connections are cut, and new ones are
-        refused.
+        Add a fault. `value` has the fields of `Fault`. The action "down" takes effect at once: all connections are cut, and new
+        ones are refused.
         """
         fault = parse_fault(value)
         if fault.action is Action.DOWN:
@@ -153,7 +156,7 @@ class Faults:
         self._go_down(0.0)
 
     def next(self, on: On, entity: str) -> Fault | None:
-        """Return the first fault that strikes this event, or None. An event is struck by one fault at most."""
+        """Return the first fault that strikes this event, or None. At most one fault strikes an event."""
         for fault in self._faults:
             if fault.action is not Action.DOWN and fault.strikes(on, entity):
                 return fault

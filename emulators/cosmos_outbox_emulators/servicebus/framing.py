@@ -1,4 +1,7 @@
-"""AMQP frames over a TCP transport. Received bytes are split into frames, and frames to send are collected into few writes."""
+"""
+AMQP frames over a TCP transport. Received bytes are split into frames, and frames to send are collected into few writes.
+`connection.py` decides what a frame does.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ class Peer(Protocol):
 
     @property
     def expects_header(self) -> bool:
-        """Whether the next 8 bytes are a protocol header and not the start of a frame."""
+        """Return whether the next 8 bytes are a protocol header and not the start of a frame."""
 
     def on_connected(self) -> None: ...
 
     def on_heard(self) -> None:
-        """Note that bytes have arrived, even if they are only a heartbeat."""
+        """Record that the peer is alive, because bytes have arrived. A heartbeat is enough."""
 
     def on_header(self, header: bytes) -> None: ...
 
@@ -61,7 +64,7 @@ class Frames(asyncio.Protocol):
         self._flush_expected = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
+        transport = cast("asyncio.Transport", transport)  # isinstance fails for uvloop's transports
         if self.closed:  # the connection was cut before its transport existed
             transport.abort()
             return
@@ -93,7 +96,7 @@ class Frames(asyncio.Protocol):
             self._peer.on_failure(AmqpError(Condition.DECODE_ERROR, str(failure)))
         except AmqpError as failure:
             self._peer.on_failure(failure)
-        except Exception:  # the last line: a defect may cost this connection, never the broker or another one
+        except Exception:  # a defect may end this connection, but never the broker or another connection
             logger.exception("connection.failed")
             self._peer.on_failure(
                 AmqpError(Condition.INTERNAL_ERROR, "The broker failed to process a frame; see its log.")

@@ -36,7 +36,7 @@ class FirstBytes(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
+        transport = cast("asyncio.Transport", transport)  # isinstance fails for uvloop's transports
         self._transport = transport
         self._frames.connection_made(transport)
 
@@ -61,7 +61,7 @@ class HttpSide:
     Answers the HTTP requests to one broker.
 
     Args:
-        accept: Makes the frames of a new AMQP connection; returns None while the broker is down.
+        accept: Creates the `Frames` of a new AMQP connection. It returns None while the broker is down.
     """
 
     def __init__(self, broker: Broker, accept: Callable[[], Frames | None]) -> None:

@@ -1,4 +1,4 @@
-"""Joins the frames into which a peer has split each of its deliveries."""
+"""Joins the frames into which a peer has split each of its deliveries. `topic.py` decides what becomes of a whole message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Inbound:
 
 
 class Assembler:
-    """Joins the frames of one delivery at a time. It keeps at most `limit` bytes: of a longer delivery, it keeps only the size."""
+    """Joins the frames of one delivery at a time. If a delivery has more than `limit` bytes, only its size is kept."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

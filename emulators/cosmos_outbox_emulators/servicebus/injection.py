@@ -1,4 +1,4 @@
-"""Carries out what a fault does to one transfer or settlement of a client."""
+"""Carries out what a fault does to one transfer or settlement of a client. `faults.py` decides which of them a fault strikes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def suffer(
     end: LinkEnd, on: On, entity: str, delivery_id: int, *, settled: bool, act: Callable[[], bytes]
 ) -> Fault | None:
     """
-    Run `act`, which returns the outcome, and acknowledge the delivery with this outcome. A fault that strikes may prevent or change
-    either of them.
+    Run `act`, which returns the outcome, and acknowledge the delivery with this outcome. A fault that strikes may prevent or
+    change the act or the acknowledgement.
 
-    Return the fault that struck, or None, because the caller has to carry out some faults itself.
+    Return the fault that struck, or None. The caller needs it because the caller has to carry out some faults itself.
     """
     faults = end.channel.wire.broker.faults
     fault = faults.next(on, entity)

@@ -1,4 +1,4 @@
-"""The operations that clients request from $management and $cbs."""
+"""The operations that clients request from $management and $cbs. `requests.py` has the links for these requests and their replies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def base_path(address: str) -> str:
 
 
 class Management:
-    """Answers management requests about one entity. The locks that requests name must be held by the same connection."""
+    """Answers management requests about one entity. A request may only name locks that its own connection holds."""
 
     def __init__(self, wire: Wire, path: str) -> None:
         self._wire = wire
@@ -106,7 +106,7 @@ class Management:
             raise AmqpError(Condition.ARGUMENT_ERROR, "The body of a request must be a map.")
         return operation(body)
 
-    # The parts of the entity, each looked up when an operation needs it
+    # These properties look up a part of the entity when an operation needs it.
 
     @property
     def _queue(self) -> Queue:

@@ -1,5 +1,5 @@
 """
-Messages as the broker stores them. Sections that the broker has to read are decoded; the sender's other sections are kept byte for
+Messages as the broker stores them. Sections that the broker has to read are decoded. The sender's other sections are kept byte for
 byte.
 """
 
@@ -29,7 +29,7 @@ _NEVER_NULL = ("x-opt-scheduled-enqueue-time", "x-opt-message-state", "x-opt-enq
 LOCK_TOKEN = Symbol("x-opt-lock-token")
 
 
-# The dataclass is not frozen, because creating a frozen one with so many fields takes longer than parsing the message.
+# The dataclass is not frozen, because creating a frozen object with so many fields takes longer than parsing the message.
 @dataclass(slots=True, kw_only=True)
 class Message:
     """One message, which all queues that hold it share. It never changes after it was parsed."""
@@ -178,7 +178,7 @@ def _read_annotations(message: Message, code: int, data: bytes, position: int) -
 
 
 def _assign_id(message: Message) -> None:
-    # Clients in other languages cannot settle a message without a message id, so it gets a random one.
+    # Clients in other languages than Python cannot settle a message without a message id, so the message gets a random id.
     fields = decode(message.properties, decode(message.properties, 1)[1])[0] if message.properties else []
     message.message_id = uuid.uuid4().hex
     message.properties = performative(Code.PROPERTIES, message.message_id, *fields[1:])
@@ -233,8 +233,8 @@ def read_properties(message: Message) -> list[Any]:
 
 def with_application_properties(section: bytes, extra: dict[str, Any]) -> bytes:
     """
-    Set entries in an encoded section of application properties. If no entry is replaced, the present ones keep the encoding that
-    the sender chose.
+    Set entries in an encoded section of application properties. If no entry is replaced, the existing entries keep the encoding
+    that the sender chose.
     """
     content, count = b"", 0
     if section:
@@ -313,7 +313,7 @@ def encode_delivery(
 
 def _delivery_annotations(message: Message, token: bytes | None) -> bytes:
     content = b""
-    if token is None:  # not delivered over a link
+    if token is None:  # the message is part of the answer to a request, such as a peek
         if not message.delivery_annotations:
             return b""
     elif token:

@@ -11,9 +11,8 @@ from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 from cosmos_outbox_emulators.servicebus.rules import Rule, parse_rule
 
 _DURATION = re.compile(r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
-_UNLIMITED_DAYS = (
-    10_675_199  # the longest time span of .NET, which is how Azure says that messages never expire
-)
+# The longest time span of .NET, with which Azure says that messages never expire
+_UNLIMITED_DAYS = 10_675_199
 _SYSTEM = {
     "ContentType": "content-type",
     "CorrelationId": "correlation-id",
@@ -29,7 +28,7 @@ Fields = dict[str, Any]
 
 
 def is_microsoft(value: Any) -> bool:
-    """Say whether a configuration has the format of Microsoft's emulator, and not that of this one."""
+    """Say whether a configuration has the format of Microsoft's emulator, and not the format of this emulator."""
     return isinstance(value, dict) and "UserConfig" in value
 
 
@@ -38,8 +37,8 @@ def broker_of(value: Any) -> Broker:
     Return a broker with the queues, topics, subscriptions and rules of the configuration's only namespace.
 
     Raises:
-        ValueError: the configuration has a mistake, or asks for something that the emulator does not do. The message names the path
-            of the first one.
+        ValueError: the configuration has a mistake, or asks for something that the emulator does not do. The message names the
+            path of the field.
     """
     user = _fields(_fields(value, "", {"UserConfig"})["UserConfig"], "UserConfig", {"Namespaces", "Logging"})
     namespaces = [*_objects_of(user, "UserConfig", "Namespaces")]

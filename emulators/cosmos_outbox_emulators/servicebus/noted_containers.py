@@ -36,7 +36,7 @@ class NotedDict(dict[K, V]):
 
 
 class NotedDeque(deque[V]):
-    """A deque that calls back with each element that is appended."""
+    """A deque that calls a function with each element that is appended."""
 
     def __init__(self, elements: Iterable[V], note: Callable[[V], None]) -> None:
         super().__init__(elements)

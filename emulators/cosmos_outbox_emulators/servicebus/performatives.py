@@ -60,8 +60,8 @@ _FIELD_COUNTS: dict[int, int] = {
 
 _Fields = tuple[tuple[type | None, ...], int]
 _ANY = None
-# For each performative, the types of its fields, and how many of the first ones are mandatory. A frame is checked before it has any
-# effect.
+# For each performative, the types of its fields, and how many of the first fields are mandatory. A frame is checked by them
+# before it has any effect.
 _READABLE: dict[int, _Fields] = {
     Code.OPEN: ((str, str, int, int, int, _ANY, _ANY, _ANY, _ANY, dict), 1),
     Code.BEGIN: ((int, int, int, int, int, _ANY, _ANY, dict), 0),
@@ -150,7 +150,7 @@ _DELIVERY_FRAME_HEAD = 8 + 6 + 5 + 5 + 18 + 2 + 6
 
 
 def outcome_frame(channel: int, delivery_id: int, outcome: bytes, *, to_sender: bool) -> bytes:
-    """Return the frame that settles one delivery with this outcome. `to_sender` says whether the peer is its sender."""
+    """Return the frame that settles one delivery with this outcome. `to_sender` says whether the peer sent the delivery."""
     if outcome == ACCEPTED:
         return _ACCEPTED_FRAME(
             31, 2, AMQP_FRAME, channel, b"\x00\x53\x15\xc0\x12\x06",

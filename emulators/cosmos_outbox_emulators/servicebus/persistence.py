@@ -99,7 +99,8 @@ class BrokerFile:
             "SELECT message FROM scheduled WHERE topic = ? ORDER BY number", (key,)
         )
         messages = [_message(decode(text)[0]) for (text,) in rows.fetchall()]
-        self._connection.execute("DELETE FROM scheduled WHERE topic = ?", (key,))  # messages get new numbers
+        # Delete the old rows, because the topic saves the messages again under new numbers.
+        self._connection.execute("DELETE FROM scheduled WHERE topic = ?", (key,))
         topic.restore(seen, messages, sequence)
 
     # Saving
@@ -173,7 +174,7 @@ class BrokerFile:
         for key, topic in topics.items():
             shape = _shape(topic)
             before = self._topics.get(key)
-            # The entity may have been deleted and created again since the last call. Then the data of the old one is deleted.
+            # If the entity was deleted and created again since the last call, the data of the deleted entity has to go.
             if before is not None and before[0] is not topic:
                 self._forget(key)
                 before = None

@@ -51,7 +51,7 @@ class Float(float):
 
 
 class Array(list[Any]):
-    """An AMQP array. All of its elements have the type of the first one, unlike those of an AMQP list."""
+    """An AMQP array. All elements have the type of the first element, unlike the elements of an AMQP list."""
 
     __slots__ = ()
 

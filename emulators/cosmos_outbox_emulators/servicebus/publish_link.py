@@ -1,4 +1,4 @@
-"""The link over which a client sends messages."""
+"""The link over which a client sends messages: grants credit and answers each transfer. `topic.py` stores the messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PublishLink:
         if fault and fault.action is Action.ZERO_CREDIT:
             self._starve(fault.seconds)
         if self._too_large:
-            # As on Azure, the message is rejected, and then the link is detached.
+            # As Azure does, reject a message that is too large, and detach the link after that.
             self.revoke(self._too_large)
 
     def _store(self, inbound: Inbound) -> bytes:

@@ -1,5 +1,7 @@
 """
 A queue, a subscription or a dead-letter queue: peek-lock delivery, settlement, deferral, expiry and dead-lettering.
+
+Duplicates are dropped before they come here, in `topic.py`.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Queue:
     # Storing
 
     def show_scheduled(self, message: Message, number: int, when: float) -> None:
-        """Let peeks find a scheduled message. The topic keeps the message itself until its time."""
+        """Let clients that peek at the queue find a scheduled message. The topic keeps the message itself until its time."""
         entry = self._scheduled[number] = Entry(message, number, None, when)
         entry.state = SCHEDULED
 
@@ -145,8 +147,8 @@ class Queue:
 
     def detach(self, receiver: Receiver) -> None:
         """
-        Forget a receiver. Messages that it has locked stay locked until their locks expire; only those of a session are released at
-        once.
+        Forget a receiver. Messages that it has locked stay locked until their locks expire. Only messages of a session are
+        released at once.
         """
         if self.sessions:
             self.sessions.abandon_by(receiver)
@@ -199,7 +201,7 @@ class Queue:
                 continue
             if entry.locked_until <= now:
                 self.unlock(entry, counted=True)
-            else:  # it was renewed
+            else:  # the lock was renewed
                 heapq.heappush(waiting, (entry.locked_until, token))
         self._lock_timer_set = bool(waiting)
         if waiting:
@@ -274,7 +276,11 @@ class Queue:
         entry.token = entry.locked_until = entry.session = None
 
     def unlock(self, entry: Entry, *, counted: bool) -> None:
-        """Return a locked entry to the place from which it came, or dead-letter it if it was delivered too often."""
+        """
+        Return a locked entry to where it was before, ready or deferred. Dead-letter it if it was delivered too often.
+
+        `counted` says whether its last delivery counts.
+        """
         self._forget_lock(entry)
         if counted and self.dead_letters:  # deliveries from a dead-letter queue are not counted
             entry.delivery_count += 1
@@ -302,7 +308,9 @@ class Queue:
         self.dead_letters.take_in(entry, {key: value for key, value in extra.items() if value is not None})
 
     def take_in(self, entry: Entry, extra: dict[str, str]) -> None:
-        """Store an entry that another queue has dead-lettered, with the reason. In a dead-letter queue, it never expires."""
+        """
+        Store an entry that another queue has dead-lettered, with the reason. In this dead-letter queue, the entry never expires.
+        """
         entry.state = ACTIVE
         entry.ttl_s, entry.expires_at = MAX_UINT / 1000, None
         if extra:
@@ -316,7 +324,7 @@ class Queue:
             return
         heapq.heappush(self._expiring, (entry.expires_at, entry.sequence))
         if len(self._expiring) > 2 * len(self.entries) + 1024:
-            # Completed messages are removed from the heap. Those with a long time to live would fill it otherwise.
+            # Remove completed messages from the heap. Otherwise messages with a long time to live would fill the heap.
             self._expiring = [
                 item for item in self._expiring if item[1] in self.entries or item[1] == entry.sequence
             ]
@@ -350,16 +358,17 @@ class Queue:
         return True
 
     def _expire_deferred(self, sequence: int) -> None:
-        """Expire a deferred message, if its time is over. This happens only when a client asks for the message."""
+        """Expire a deferred message if its time to live is over. This is called only when a client asks for the message."""
         entry = self._deferred.get(sequence)
         if entry and self._expire(entry, self._timers.now()):
             del self._deferred[sequence]
 
-    # Peeking, and receiving by sequence number
+    # These methods peek at messages, or receive messages by their sequence numbers.
 
     def peek(self, from_sequence: int, count: int, session_id: str | None) -> Iterator[Entry]:
         entries: Iterable[Entry] = self.entries.values()
-        if self.dead_letters is None:  # dead letters keep their sequence numbers, but arrive in any order
+        # In a dead-letter queue, which has no dead-letter queue itself, messages keep their sequence numbers but arrive in any order.
+        if self.dead_letters is None:
             entries = sorted(entries, key=lambda entry: entry.sequence)
         for entry in heapq.merge(entries, self._scheduled.values(), key=lambda entry: entry.sequence):
             if count <= 0:
@@ -388,14 +397,14 @@ class Queue:
             out.append((self._take(entry, receive_and_delete, session, now), entry))
         return out
 
-    # Restoring the data of an earlier start
+    # These methods restore data that was saved before a restart.
 
     @property
     def last_sequence(self) -> int:
         return self._last_sequence
 
     def restore(self, entries: Iterable[Entry], last_sequence: int) -> None:
-        """Take over the entries of an earlier start. Entries that were locked then are ready again."""
+        """Take over the entries that were saved before a restart. Entries that were locked are ready again."""
         self._last_sequence = last_sequence
         for entry in entries:
             self.entries[entry.sequence] = entry

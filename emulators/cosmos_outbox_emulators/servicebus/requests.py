@@ -1,4 +1,4 @@
-"""Requests and replies over a pair of links, as clients use them for $cbs and $management."""
+"""Requests and replies over a pair of links, as clients use them for $cbs and $management. `management.py` has the operations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_request(payload: bytes) -> Request:
         section, position = decode(payload, position)
         descriptor = getattr(section, "descriptor", None)
         if not isinstance(descriptor, int):
-            raise DecodeError("a request must consist of described sections")
+            raise DecodeError("each section of a request needs a numeric AMQP descriptor")
         sections[int(descriptor)] = section.value
     properties = sections.get(Code.PROPERTIES) or []
     application = sections.get(Code.APPLICATION_PROPERTIES) or {}
@@ -104,7 +104,7 @@ class RequestLink:
             self.end.grant(self._delivery_count, CREDIT)
         outcome, request = ACCEPTED, None
         try:
-            # A request that exceeds the size limit arrives here without its content, so it is refused like an empty one.
+            # A request that exceeds the size limit arrives here without its content, so it is refused like an empty request.
             request = read_request(inbound.payload)
         except DecodeError as error:
             outcome = encode_rejected(AmqpError(Condition.DECODE_ERROR, str(error)))

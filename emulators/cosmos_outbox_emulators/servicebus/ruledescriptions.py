@@ -1,4 +1,4 @@
-"""Reads and writes the descriptions of rules in HTTP management."""
+"""Reads and writes the descriptions of subscription rules in HTTP management. `rules.py` decides which messages a rule selects."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _filter(rule: Rule) -> ET.Element:
             pair = ET.SubElement(properties, f"{{{atom.CONNECT}}}KeyValueOfstringanyType")
             pair.append(atom.child("Key", str(key)))
             pair.append(atom.child("Value", str(value).lower() if isinstance(value, bool) else str(value)))
-            # The namespace prefix is declared by hand, because it only occurs in the value of an attribute.
+            # This declares the namespace prefix, because ElementTree does not: the prefix only occurs in the value of an
+            # attribute.
             pair[1].set("xmlns:d", atom.SCHEMA)
             pair[1].set(atom.TYPE, f"d:{_type_name(value)}")
     element.set(atom.TYPE, kind)

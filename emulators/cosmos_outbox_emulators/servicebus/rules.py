@@ -1,4 +1,6 @@
-"""The rules of a subscription, which decide which messages of its topic the subscription gets."""
+"""
+The rules of a subscription, which decide which messages of its topic the subscription gets. `sqlfilter.py` evaluates SQL filters.
+"""
 
 from __future__ import annotations
 

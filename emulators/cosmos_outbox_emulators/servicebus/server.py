@@ -21,7 +21,8 @@ class ServiceBusServer:
     a free port.
 
     Args:
-        https_port: One more port, at which clients look for HTTP management and WebSockets; it is 443 on Azure. Defaults to none.
+        https_port: One more port, at which clients look for HTTP management and WebSockets. Azure uses port 443. By default there
+            is no such port.
     """
 
     def __init__(
@@ -157,5 +158,5 @@ class _AfterHandshake(asyncio.Protocol):
 
 class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
+        transport = cast("asyncio.Transport", transport)  # isinstance fails for uvloop's transports
         transport.abort()

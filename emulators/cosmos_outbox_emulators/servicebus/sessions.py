@@ -1,4 +1,7 @@
-"""The sessions of one queue: which receiver holds each session, which one is available next, and the state of each."""
+"""
+The sessions of one queue: which receiver holds each session, which session is available next, and the state of each session.
+`queue.py` delivers the messages of a session.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class Sessions:
         return self._find_or_create(entry.message.session_id or "").ready
 
     def shrink(self, entry: Entry) -> None:
-        """Forget the session of an entry that expired, if the session has nothing else."""
+        """Forget the session of an expired message, unless the session has other messages, a lock or a state."""
         session = self._sessions.get(entry.message.session_id or "")
         if session and not session.ready:
             self._available.pop(session.id, None)
@@ -78,8 +81,8 @@ class Sessions:
 
     def accept(self, receiver: Receiver, session_id: str | None) -> Session | None:
         """
-        Lock a session for a receiver: the session with this id, or the next available one. If none is available, return None; the
-        receiver then waits until `grant` is called.
+        Lock a session for a receiver: the session with this id, or the next available session. If no session is available, return
+        None. The receiver then waits until its `grant` is called.
         """
         if session_id is None:
             if not self._available:
@@ -122,7 +125,10 @@ class Sessions:
         )
 
     def abandon_by(self, receiver: Receiver) -> None:
-        """Release the session of a receiver that has closed. The messages that it did not settle do not count as delivered."""
+        """
+        Release the session of a receiver that has closed. The messages that the receiver did not settle do not count as
+        delivered.
+        """
         self.stop_waiting(receiver)
         session = self._held.get(id(receiver))
         if session:
@@ -132,7 +138,8 @@ class Sessions:
         if session.timer:
             session.timer.cancel()
         self._held.pop(id(session.owner), None)
-        # The session has no owner now, but is not available yet, so none of its entries is delivered before all of them are back.
+        # The session has no owner now, but is not available yet. So no message of the session is delivered before all of them are
+        # back in the queue.
         session.owner, session.timer = None, None
         waiting, self._waiting = self._waiting, deque()
         for entry in sorted(session.locked.values(), key=lambda entry: entry.sequence, reverse=True):
@@ -148,7 +155,7 @@ class Sessions:
             receiver.grant(self._hold(self._available.popitem(last=False)[1], receiver))
 
     def get(self, session_id: str, container: object) -> Session:
-        """Return the session with this id. Refuse this if no receiver of this connection holds its lock."""
+        """Return the session with this id. Refuse the request if no receiver of this connection holds the session's lock."""
         session = self._sessions.get(session_id)
         if (
             session is None
@@ -178,7 +185,10 @@ class Sessions:
         session.state, session.state_changed_at = state, changed_at
 
     def ids(self, changed_after: float | None) -> list[str]:
-        """Return the ids of all sessions with messages or a state. With a time, return those whose state changed after it."""
+        """
+        Return the ids of all sessions with messages or a state. If `changed_after` is given, return only sessions whose state
+        changed after this time.
+        """
         if changed_after is None:
             return sorted(
                 session.id

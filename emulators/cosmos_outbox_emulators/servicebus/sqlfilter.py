@@ -60,7 +60,7 @@ def parse_sql(text: str, parameters: Mapping[str, Any]) -> SqlFilter:
     Parse the text of an SQL filter.
 
     Raises:
-        ValueError: the text is not a condition, or one that the emulator does not evaluate.
+        ValueError: the text is not a condition, or the emulator does not evaluate it.
     """
     return SqlFilter(text=text, condition=_Parser(text, parameters).parse(), parameters=parameters)
 
@@ -153,7 +153,7 @@ class _Parser:
         if negated:
             raise self._syntax_error()
         compare = _COMPARISONS.get(self._tokens[self._position][1]) if self._kind == "sign" else None
-        if compare is None:  # a property that is itself true or false
+        if compare is None:  # without a comparison, the property itself has to be true or false
             return lambda scope: value if isinstance(value := left(scope), bool) else None
         self._next()
         right = self._operand()
@@ -227,11 +227,11 @@ def _constant(value: Any) -> _Value:
     return lambda _scope: value
 
 
-def _negate_if(condition: _Value, negated: bool) -> _Value:  # a value, not a switch
+def _negate_if(condition: _Value, negated: bool) -> _Value:
     return (lambda scope: _not(condition(scope))) if negated else condition
 
 
-def _not(value: bool | None) -> bool | None:  # a value, not a switch
+def _not(value: bool | None) -> bool | None:
     return None if value is None else not value
 
 

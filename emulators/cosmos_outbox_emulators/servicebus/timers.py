@@ -40,7 +40,7 @@ class Timers:
 
     def at(self, due: float, callback: Callable[[], None]) -> Timer:
         if len(self._heap) >= self._sweep_at:
-            # Cancelled timers are removed now and then. Otherwise those that are due much later would pile up.
+            # Cancelled timers are removed now and then. Otherwise cancelled timers that are due much later would fill the memory.
             self._heap = [item for item in self._heap if item[2].callback]
             heapq.heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + 1024

@@ -1,5 +1,6 @@
 """
 A topic, to which messages are sent: its limits, duplicate detection, scheduling, and a copy of each message for each subscription.
+`queue.py` keeps and delivers the copies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cosmos_outbox_emulators.servicebus.timers import Timer, Timers
 
 
 class Attached(Protocol):
-    """A link to an entity. It is detached when the entity is disabled or deleted."""
+    """A client's link to a topic or queue. The link is detached when the topic or queue is disabled or deleted."""
 
     def revoke(self, failure: AmqpError) -> None: ...
 
@@ -78,8 +79,8 @@ class Topic:
 
     def schedule(self, messages: list[Message]) -> list[int]:
         """
-        Keep messages until their time, and return the numbers by which they can be cancelled. A duplicate is dropped, but gets a
-        number as well.
+        Keep messages until their time, and return the numbers by which they can be cancelled. A duplicate is dropped, but it gets
+        a number as well.
         """
         self._check(messages)
         now, numbers = self._timers.now(), []
@@ -170,21 +171,24 @@ class Topic:
             seen.discard(history.popleft()[1])
 
     def _sweep(self) -> None:
-        # A timer calls this. Otherwise a topic to which no more messages are sent would keep its last ids for ever.
+        # A timer calls this method, so that a topic to which no more messages are sent does not keep its last ids for ever.
         window = self.config.dedup_window_s or 0.0
         now = self._timers.now()
         self._forget(now - window)
         due = max(self._history[0][0] + window, now + window / 10) if self._history else None
         self._history_timer = self._timers.at(due, self._sweep) if due is not None else None
 
-    # Restoring the data of an earlier start
+    # These methods restore data that was saved before a restart.
 
     @property
     def last_sequence(self) -> int:
         return self._sequence
 
     def restore(self, seen: Iterable[tuple[float, str]], scheduled: Iterable[Message], sequence: int) -> None:
-        """Take over the remembered ids and scheduled messages of an earlier start. The scheduled messages get new numbers."""
+        """
+        Take over the remembered ids and scheduled messages that were saved before a restart. The scheduled messages get new
+        sequence numbers.
+        """
         self._sequence = sequence
         for at, identity in seen:
             self._seen.add(identity)
@@ -197,8 +201,8 @@ class Topic:
         self, seen: Callable[[tuple[float, str]], None], scheduled: Callable[[int, object], None]
     ) -> None:
         """
-        Call `seen` with each remembered message id, and `scheduled` with the number of each scheduled message. This is done for the
-        present ones at once, and later for each one that is added or, if scheduled, removed.
+        Call `seen` with each remembered message id, and `scheduled` with the number of each scheduled message. Ids and messages
+        that exist are reported at once. Later, each new id is reported, and each scheduled message that is added or removed.
         """
         for remembered in self._history:
             seen(remembered)
