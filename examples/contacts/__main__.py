@@ -49,9 +49,9 @@ def api(
     *,
     host: str = "127.0.0.1",
     port: Port = 8000,
-    as_json: Annotated[bool, typer.Option("--json", help="Announce the URL as JSON on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the URL as JSON on stdout.")] = False,
 ) -> None:
-    """Serve the API, configured by OUTBOX_COSMOS_… variables."""
+    """Serve the API. Environment variables OUTBOX_COSMOS_… name the account, database and container."""
     _log_to_stderr()
     settings = _read(Settings)
     application = create_app(settings)
@@ -72,11 +72,11 @@ def api(
 @app.command()
 def subscriber(
     *,
-    record: Annotated[Path, typer.Option(help="File that gets one JSON line a message.")] = Path(
+    record: Annotated[Path, typer.Option(help="File that gets a line of JSON for each message.")] = Path(
         "received.jsonl"
     ),
 ) -> None:
-    """Receive sessions from the topic's subscription until SIGTERM."""
+    """Receive messages from the topic's subscription until SIGTERM, and record each message in a file."""
     _log_to_stderr()
     settings = _read(SubscriberSettings)
     with exporting("contacts-subscriber"):
@@ -93,7 +93,7 @@ def provision(
     parked_container: Annotated[str, typer.Option(envvar="OUTBOX_PARKED_CONTAINER")] = "parked",
     directory_container: str = "directory",
 ) -> None:
-    """Create the database and its containers on an emulator, where they do not exist."""
+    """Create the database and its containers on an emulator, if they do not exist."""
     asyncio.run(
         do_provision(
             connection_string,
@@ -117,7 +117,7 @@ def _read(kind: type[S]) -> S:
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)
-    # In an outage the SDK would log a warning for each retry. They are silenced, because the API logs each request that failed.
+    # Silence the SDK, because in an outage it logs a warning for each retry. The API itself logs each request that failed.
     logging.getLogger("azure.cosmos").setLevel(logging.CRITICAL)
 
 

@@ -60,7 +60,7 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
     Return the FastAPI application. It opens its Cosmos DB client when it starts and closes it when it stops.
 
     Args:
-        settings: name the Cosmos DB account, database and container. Defaults to `Settings()`, which reads the environment.
+        settings: the settings that name the Cosmos DB account, database and container. Defaults to `Settings()`, which reads the environment.
         store: a store that tests use in place of Cosmos DB. Defaults to none.
     """
 
@@ -84,7 +84,7 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
     app.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
     app.add_route("/docs", _docs, include_in_schema=False)
     app.add_middleware(BodyLimit, most_bytes=MAX_BODY_BYTES)
-    install(app, invalid_status=HTTPStatus.BAD_REQUEST)  # as Microsoft's sample answers
+    install(app, invalid_status=HTTPStatus.BAD_REQUEST)  # Microsoft's sample answers 400 too
     app.include_router(contacts)
     app.include_router(operations)
     return app
@@ -152,8 +152,8 @@ async def _changing(uow: UnitOfWorkNeeded, check: Conditions, response: Response
     return change
 
 
-# An operation that changes a contact depends on this. It gets a function that reads the contact, checks the If-Match conditions of
-# the request, applies the change, commits, and sets the headers of the answer.
+# An operation that changes a contact gets this function as a dependency. The function reads the contact, checks the If-Match conditions
+# of the request, applies the change, commits, and sets the headers of the answer.
 Change = Annotated[_Change, Depends(_changing)]
 
 
@@ -177,7 +177,7 @@ async def create_contact(body: NewContact, uow: UnitOfWorkNeeded, response: Resp
     location = f"/api/contacts/{contact.id}"
     try:
         changed = await service.create(uow, contact)
-    except CommitOutcomeUnknown as error:  # a caller that repeats a creation would make a second contact
+    except CommitOutcomeUnknown as error:  # do not ask for a retry: it could create a second contact
         detail = "It is not known whether the contact was stored; read it to find out."
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers={"Location": location}) from error
     response.headers["Location"] = location

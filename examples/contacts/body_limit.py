@@ -1,4 +1,4 @@
-"""BodyLimit: an ASGI middleware that refuses a request whose body is too large before the application reads the whole body."""
+"""An ASGI middleware, BodyLimit, that refuses a request whose body is too large before the application reads the whole body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_BYTES = 2 * 1024 * 1024  # Cosmos DB takes no larger document or batch
 
 class BodyLimit:
     """
-    Has a request whose body is too large answered with 413.
+    Answer a request with 413 if its body is too large, before the application reads the whole body.
 
     If the request has a Content-Length, it is refused at once. Otherwise it is refused when too many bytes have arrived.
 

@@ -3,7 +3,8 @@ The company directory: a consumer of the contacts' events that keeps, in a conta
 
     cosmos-outbox consume examples.contacts.directory:consumer
 
-Each event of a contact changes one entry of the directory. The entry then records an event of its own, for consumers of the directory.
+Each event of a contact changes one entry of the directory. The entry records an event about that change, for consumers of the
+directory.
 """
 
 from __future__ import annotations

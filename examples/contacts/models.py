@@ -36,7 +36,7 @@ class _Body(BaseModel):
 class NameBody(Name):
     """The name of a contact."""
 
-    # `Name` of the domain allows extra fields, because newer programs may have stored them. A request must not have any.
+    # The class `Name` allows extra fields, because newer programs may have stored them. A request must not have extra fields.
     model_config = ConfigDict(extra="forbid")
 
 
@@ -74,7 +74,7 @@ class NewCompany(_Body):
 class ContactView(ContactState):
     """A contact as the API returns it."""
 
-    deleted: bool = Field(default=False, exclude=True)  # the API does not show a deleted contact
+    deleted: bool = Field(default=False, exclude=True)  # left out of answers: they show no deleted contact
     version: int = Field(description="How many commits changed the contact.")
     etag: str | None = Field(
         description="Also in the ETag header; send it as If-Match with the next change. Null where it is not known."

@@ -17,7 +17,7 @@ async def provision(
     parked: str = "parked",
     directory: str = "directory",
 ) -> None:
-    """Create the database and its containers where they do not exist yet."""
+    """Create the database and its containers, unless they exist."""
     # -1 turns time to live on: events expire by their own `ttl`, and documents without a `ttl` never expire. Without the setting,
     # Cosmos DB would ignore the `ttl` of events and keep them for ever.
     async with CosmosClient.from_connection_string(connection_string) as client:

@@ -1,4 +1,4 @@
-"""The file in which the subscriber records what it received: one line of JSON for each message, in order of receipt."""
+"""The lines of the file in which the subscriber records each message that it received, in order of receipt."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ReceivedMessage:
     sequence: int | None
     sequence_number: int  # from the broker: the order in which it accepted messages
     enqueued_at: str | None
-    created_at: str | None  # from the event itself, by the clock of the API's process
+    created_at: str | None  # when the event was created, by the API's clock
     received_ns: int  # wall clock, nanoseconds since 1970
 
 
 def to_line(message: ReceivedMessage) -> str:
-    """Return the record as a line of JSON."""
+    """Return what is recorded of a received message, as a line of JSON."""
     return json.dumps(asdict(message), separators=(",", ":")) + "\n"

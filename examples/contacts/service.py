@@ -1,4 +1,4 @@
-"""The use cases of the contacts example. Each one creates or changes a contact and commits it in one unit of work."""
+"""The use cases of the contacts example. Each use case creates or changes a contact and commits it in one unit of work."""
 
 from __future__ import annotations
 

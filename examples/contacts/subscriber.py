@@ -51,9 +51,9 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
     by: dict[str, Any] = {}
     if settings.servicebus_transport == "websockets":
         host = parse_connection_string(settings.servicebus_connection_string).fully_qualified_namespace
-        named = proxy_for("https", host)  # the SDK does not read the proxy variables
+        named = proxy_for("https", host)  # the SDK ignores the proxy variables of the environment
         by = {"websockets": True, "proxy": named if named is None or "://" in named else f"http://{named}"}
-    # This client does not retry. With retries, the SDK would ask again each time it found no session, and 20 s of waiting would
+    # Switch the client's retries off. With retries, the SDK would ask again each time it found no session, and 20 s of waiting would
     # become minutes.
     client = open_service_bus_client(connection_string=settings.servicebus_connection_string, **by)
     async with client:
@@ -87,8 +87,8 @@ async def _receive_sessions(
         except OperationTimeoutError:
             continue  # the broker found no session with a message
         except ServiceBusError as error:
-            # The lock or the connection was lost. The broker delivers the messages that were not completed again, to the receiver
-            # that accepts the session next.
+            # The lock or the connection was lost. The broker again delivers each message that was not completed, to the
+            # receiver that accepts the session next.
             logger.warning("subscriber.receive_failed", extra={"error": repr(error)})
             await asyncio.sleep(0.5)
 
@@ -96,8 +96,8 @@ async def _receive_sessions(
 async def _drain(
     receiver: ServiceBusReceiver, settings: SubscriberSettings, record: Record, times: SessionTimes
 ) -> None:
-    # Ask for one message at a time. If a call asked for more than it gets, the broker could deliver messages between two calls. The
-    # SDK would give these back when the broker has already sent later ones, so the session would come out of order.
+    # Ask for one message at a time. If a call asked for more messages than it gets, the broker could deliver messages between two
+    # calls. The SDK would give them back after the broker sent later messages, so the session would come out of order.
     while messages := await receiver.receive_messages(1, max_wait_time=times.idle_seconds):
         with processing(messages[0], topic=settings.topic, subscription=settings.subscription):
             record(_received(messages[0], time.time_ns()))
