@@ -6,9 +6,9 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
 
-BUSY_SECONDS = 4.0  # the wait that the service asks for when it throttles
+BUSY_SECONDS = 4.0  # how long Event Hubs asks throttled clients to wait
 
-# The Event Hubs SDK removes the part of an AMQP error condition up to the first colon ("amqp:", "com.microsoft:"), so it is missing here.
+# The Event Hubs SDK removes the prefix ("amqp:", "com.microsoft:") of an AMQP error condition, so these names have no prefix.
 _REJECTED = {"link:message-size-exceeded", "decode-error", "invalid-field", "not-allowed", "not-implemented"}
 _REJECTED |= {"argument-error", "argument-out-of-range"}
 _NO_HUB = {"not-found", "entity-disabled", "unauthorized-access"}

@@ -21,7 +21,7 @@ from examples.eventhubs.publisher import EventHubPublisher
 
 
 async def opened(topic: str, lanes: int) -> AsyncIterator[EventHubPublisher]:
-    """Yield a publisher to the event hub that has the name of the topic, with so many lanes."""
+    """Yield a publisher to the event hub that has the name of the topic, with the given number of lanes (senders)."""
     async with AsyncExitStack() as stack:
         if connection_string := os.environ.get("EVENT_HUBS_CONNECTION_STRING"):
             client = partial(

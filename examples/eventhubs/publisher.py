@@ -1,5 +1,5 @@
 """
-EventHubPublisher: sends the worker's messages to an event hub, as an implementation of the Publisher port.
+Publish a worker's messages to an event hub, by an implementation of the port `Publisher`.
 
 An event hub keeps the order of the events that have the same partition key. So each batch holds the messages of one session, and has
 the session id as its partition key. An event hub does not drop duplicates. Its readers have to recognize them by the message id.
@@ -28,7 +28,8 @@ ResultT = TypeVar("ResultT")
 
 class EventHubPublisher:
     """
-    Publishes to one event hub. Each lane opens its client when it is first used, and opens a new client after a failure.
+    A publisher to one event hub. Each lane (a sender with its own connection) opens its client when it first sends, and opens a new
+    client after a failure.
 
         def client() -> EventHubProducerClient:
             return EventHubProducerClient(host, "events", credential, retry_total=0)
@@ -87,7 +88,7 @@ class EventHubPublisher:
 
 
 class _Lane:
-    """A lane: one client of the SDK and its connection, which one call at a time may use."""
+    """One sender: a client of the SDK and its connection. One call at a time may use it, so that its batches stay in order."""
 
     def __init__(
         self, open_client: Callable[[], EventHubProducerClient], timeout: float, grace: float
@@ -171,10 +172,12 @@ def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
 
 def _outgoing(message: OutboundMessage) -> EventData:
     if message.deliver_at is not None and message.deliver_at > datetime.now(UTC):
-        raise ValueError(f"an event hub delivers at once and cannot wait until {message.deliver_at}")
+        raise ValueError(
+            f"an event hub delivers at once, so record the event without deliver_at ({message.deliver_at})"
+        )
     event = EventData(message.body)
     event.message_id, event.content_type = message.message_id, message.content_type
-    if (named := event.raw_amqp_message.properties) is not None:  # the lines above have set the properties
+    if (named := event.raw_amqp_message.properties) is not None:  # never None: the lines above set it
         named.subject = message.subject
     event.properties.update(message.properties.items())
     return event
