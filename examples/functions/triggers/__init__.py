@@ -13,17 +13,17 @@ raised an error:
 
 What holds, and why
 -------------------
-*Each message takes effect once, and no event is lost.* The code allows for a function that dies at any time. If a message is delivered
+*Each message takes effect once, and no event is lost*, even if a function dies at any time. If a message is delivered
 again, the consumer's inbox recognizes it. If the relay sends an event again, the message has the same id.
 
 *The consumer handles the messages of a session in order.* The host passes the next message of a session after the one before was
-settled. But it does not say for how long it holds a session. So the consumer remembers nothing from one message to the next: for each
-message it asks the parked store whether the key is parked.
+settled. But the host does not say how long it keeps a session. So the consumer remembers nothing from one message to the next: for each
+message, it asks the parked store whether the key is parked.
 
 *The relay sends the events of a key in order.* A batch comes from one physical partition, and begins at or before the checkpoint. A
 worker's lease would name the keys that are parked, but a function has no lease. So the relay asks the parked store about each key of
-a batch before it sends an event. That is enough for the proof in `cosmos_outbox.parking`: if a key is not parked then, all its
-earlier events have been sent.
+a batch before it sends an event. The argument in `cosmos_outbox.parking` needs no more: if a key is not parked at that time, all
+its earlier events have been sent.
 
 This code never ran in the real Functions host. `docs/how-to/azure-functions.md` lists its limits.
 """

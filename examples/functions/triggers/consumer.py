@@ -1,5 +1,7 @@
 """
-Handle a message in a function with a Service Bus trigger: return to have the host complete it, raise to have it delivered again.
+Handle a message in a function with a Service Bus trigger.
+
+The host completes the message if the function returns, and delivers it again if the function raises an error.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from cosmos_outbox.ports import Complete, DeadLetter, Retry
 
 class _Unheld:
     """
-    The session of a message, as the handling of a consumer needs it. A function learns neither how long the session's lock lasts, nor
-    which messages of the session came before, so this object can only wait.
+    Stands in for the session of a message when a function handles the message. A function knows neither how long the session's lock
+    lasts, nor which messages of the session came before, so this object can only wait between attempts.
     """
 
     id = None
@@ -35,13 +37,14 @@ async def consume(
 
     Args:
         received: the message of a trigger with `is_sessions_enabled=True` and cardinality one, the default.
-        handling: the consumer's handling, made by `Consumer.handling`. All invocations in a process share one.
+        handling: the result of `Consumer.handling`. All invocations in a process share it.
         patience: how long to wait if the store cannot be used, or if the handler asked for a later time. After that the message is
             given back, which counts as a delivery. Together with the attempts of the handler, this has to be shorter than
             `functionTimeout`. Defaults to 2 minutes.
 
     Raises:
-        MessageError: the host has to deliver the message again. Or the message should be dead-lettered, which a function cannot do.
+        MessageError: the host has to deliver the message again, or the message should be dead-lettered, which a function
+            cannot do.
     """
     message, clock = message_from(received), asyncio.get_running_loop().time
     patient_until = clock() + patience.total_seconds()
@@ -53,8 +56,8 @@ async def consume(
                 f"deliveries as the subscription allows. {settlement.reason}: {settlement.description}"
             )
         delay = settlement.after_seconds if isinstance(settlement, Retry) else 0.0
-        # Wait for `patience` even if the message is due later. If it were given back early, the broker would deliver it again at
-        # once, and count another delivery.
+        # Wait for `patience` even if the message is due later. If the message were given back early, the broker would deliver it
+        # again at once, and count another delivery.
         await asyncio.sleep(min(delay, patient_until - clock()))
         if clock() >= patient_until:
             raise MessageError(

@@ -25,7 +25,7 @@ class Once(Generic[OpenedT]):
             async with (await outbox()).unit_of_work() as uow: ...
 
     Args:
-        opening: opens and returns the object. Contexts that it enters into the stack stay open. If it raises an error, the next
+        opening: opens and returns the object. Context managers that it enters into the stack stay open. If it raises an error, the next
             invocation calls it again.
     """
 
@@ -35,7 +35,7 @@ class Once(Generic[OpenedT]):
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> OpenedT:
-        """Return the object. The first call opens it."""
+        """Return the object that all invocations share. The first call opens it."""
         async with self._lock:
             if self._opened is None:
                 async with AsyncExitStack() as stack:
@@ -44,7 +44,7 @@ class Once(Generic[OpenedT]):
             return self._opened[0]
 
     async def aclose(self) -> None:
-        """Close the object and its contexts. Tests use this. The next call opens the object again."""
+        """Close the object and what it opened. Tests call this. The next call of the object opens it again."""
         async with self._lock:
             opened, self._opened = self._opened, None
             if opened is not None:

@@ -21,7 +21,7 @@ from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.sending_lanes import event_page
 
-_ASKED_AT_ONCE = 8  # how many questions about keys the parked store gets at the same time
+_ASKED_AT_ONCE = 8  # how many keys are looked up in the parked store at the same time
 
 
 class TriggeredRelay:
@@ -35,8 +35,8 @@ class TriggeredRelay:
         container: the monitored container, as `CosmosChangeFeed(…).describe()` returns it.
         processor: the processor name under which keys are parked. No worker on this container may have the same name. Commands for
             parked keys find it in `OUTBOX_PROCESSOR_NAME`.
-        parking: holds the events of a partition key whose next event can never be sent. Defaults to none. Then such an event keeps its
-            batch from ever being finished.
+        parking: holds the events of a partition key whose next event can never be sent. Defaults to none: then a batch with such an
+            event is never finished.
         patience: how long one call tries to send a batch. It must be shorter than `functionTimeout`. Defaults to 2 minutes.
         notify: is called with each record of the relay, as in `Relay`.
     """
@@ -55,7 +55,7 @@ class TriggeredRelay:
         self._container, self._parking, self._patience = container, parking, patience
         self._scope = Scope(processor=processor, container=container.container_rid)
         # The trigger does not say from which lease a batch comes. So each call gives the relay the name of a lease that no other call
-        # uses at that time, and a new tenure, as if a worker had just acquired this lease.
+        # uses at that time, and a new number (tenure), as if a worker had just acquired this lease.
         self._idle: list[str] = []
         self._names, self._tenures = itertools.count(1), itertools.count(1)
 
@@ -99,7 +99,7 @@ class TriggeredRelay:
 
     async def _parked_of(self, parking: Parking, keys: Iterable[str]) -> list[str]:
         """
-        Ask the parked store which of these keys are parked. All events that it held for the other keys have been sent by now.
+        Ask the parked store which of these keys are parked. If it held events of the other keys, a release has sent all of them.
 
         Raises:
             StoreError: the parked store refused a read or could not be reached.
