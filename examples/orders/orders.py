@@ -1,4 +1,4 @@
-"""Orders: the domain, the use cases, and an event handler whose changes are part of the same commit."""
+"""Orders: the entities and events, the use cases, and a handler that writes a receipt in the commit that pays an order."""
 
 from __future__ import annotations
 

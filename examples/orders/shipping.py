@@ -1,5 +1,5 @@
 """
-Shipping: another service that consumes the events of paid orders. Also a subscriber that uses only azure-servicebus.
+Shipping: another service, which creates a shipment for each paid order. `announce` shows a subscriber that uses only azure-servicebus.
 """
 
 from __future__ import annotations
