@@ -75,7 +75,7 @@ async def test_a_message_that_is_too_large_parks_only_its_own_order(
     assert ["o1", "o2"] == [message.session_id for message in outbox_harness.broker.accepted]
 
 
-async def test_events_have_the_time_of_the_clock_and_expire(
+async def test_events_have_the_time_of_the_test_clock_and_expire(
     outbox_clock: Clock, outbox: Outbox, outbox_harness: OutboxHarness
 ) -> None:
     await place_order(outbox, "o1", 5)

@@ -18,7 +18,7 @@ async def test_a_paid_order_is_shipped_once_if_answers_are_lost(outbox_harness: 
     assert ["o1"] == [one["data"]["orderId"] for one in shipped]
 
 
-def test_code_that_uses_the_sdk_can_read_a_received_message() -> None:
+def test_a_subscriber_with_the_service_bus_sdk_reads_the_test_kits_message() -> None:
     said: list[str] = []
     announce(received_message(OrderPlaced(total=5), key="o1"), said.append)
     assert ["OrderPlaced: o1 over 5"] == said
