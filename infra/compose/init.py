@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 # a script of an image, not a module of a package
 """
-Waits until both emulators are ready, then creates the database and its containers. Docker Compose starts the other programs after
-this.
+Wait until both emulators are ready, and create the database and its containers. Docker Compose starts the other programs when this
+program has ended.
 
 The images of the emulators contain no shell and no curl, so no health check can run inside of them. This program checks them from
 outside.
@@ -25,10 +25,10 @@ REQUEST_SECONDS = 5.0
 
 def wait_until_ready(urls: Iterable[str], *, seconds: float) -> None:
     """
-    Return once each of these URLs has answered with success.
+    Wait until each of these URLs has answered with success.
 
     Raises:
-        TimeoutError: a URL did not in time; the message has its last answer.
+        TimeoutError: a URL did not answer with success in time. The message contains its last answer.
     """
     deadline = time.monotonic() + seconds
     for url in urls:
