@@ -1,1 +1,1 @@
-"""The protocol as TLA+ modules, and what runs TLC on them: `make model`, README.md."""
+"""TLA+ models of the protocol, and the program that runs the model checker TLC on them: see README.md."""

@@ -1,11 +1,13 @@
 """
-Run TLC on the models: what holds has to hold, and each planted mistake has to be found.
+Run the model checker TLC on the models. Each guarantee has to hold, and TLC has to find each mistake that is
+planted in a model.
 
-    python -m models                   all of checks.toml, two at a time
-    python -m models Relay "a probe"   those whose module or sentence has one of these words
-    python -m models --show "a probe"  and print the counterexample
+    python -m models                   run all checks of checks.toml, two at a time
+    python -m models Relay "a probe"   run the checks whose module or sentence contains "Relay" or "a probe"
+    python -m models --show "a probe"  also print what TLC said, with the counterexample
 
-The jar of TLC is named by TLA2TOOLS. Where it or Java is missing, nothing is checked, which one line says.
+The environment variable TLA2TOOLS names the jar of TLC. If the jar or Java is missing, the program checks
+nothing, and prints a line that says so.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ _STATE = re.compile(r"^State (\d+): ", re.MULTILINE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """
-    One run of TLC.
+    A check of a model: what TLC runs, and the result that it has to have.
 
-    module: of the base configuration, MC<module>.cfg.
-    set: constants that differ from it.
-    properties: liveness to be checked, without symmetry, in place of the invariants.
-    breaks: the invariant or property that is expected to be broken; None where all hold.
+    module: the module whose configuration file, MC<module>.cfg, the check uses
+    set: the constants that differ from those of the configuration file
+    properties: liveness properties to check in place of the invariants
+    breaks: the invariant or property that TLC has to find broken; None if all have to hold
     """
 
     sentence: str
@@ -50,7 +52,7 @@ class Check:
     breaks: str | None = None
 
     def configuration(self) -> str:
-        """Return the configuration for TLC."""
+        """Return the module's configuration for TLC, with the constants and properties of this check."""
         text = (FOLDER / f"MC{self.module}.cfg").read_text()
         for name, value in self.set.items():
             constant = re.search(rf"^    {name} (=|<-) .*$", text, re.MULTILINE)
@@ -60,7 +62,7 @@ class Check:
             text = text.replace(constant[0], f"    {name} {constant[1]} {written}")
         if self.breaks is None and not self.properties:
             return text
-        if self.properties:  # TLC would find no cycle among states that stand for others
+        if self.properties:  # with SYMMETRY or VIEW, TLC might overlook a cycle that breaks a property
             text = re.sub(r"^(SYMMETRY|VIEW).*\n", "", text, flags=re.MULTILINE)
         as_steps = re.search(rf"^PROPERTIES.*\b{self.breaks}\b", text, re.MULTILINE)
         text = re.sub(r"^(INVARIANTS|PROPERTIES).*\n", "", text, flags=re.MULTILINE)
@@ -70,7 +72,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What TLC said of a check."""
+    """The result of a check: what TLC found broken, and how many states it visited."""
 
     check: Check
     broken: str | None
@@ -99,7 +101,7 @@ class Outcome:
 
 
 def checks() -> list[Check]:
-    """Return what checks.toml lists."""
+    """Return the checks of the models that `checks.toml` lists."""
     listed = tomllib.loads(CHECKS.read_text())
     return [
         Check(sentence=sentence, **entry)
@@ -109,20 +111,20 @@ def checks() -> list[Check]:
 
 
 def run(check: Check, tlc: Tlc) -> Outcome:
-    """Run TLC on a check."""
+    """Run TLC on a check, and return what it found."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "checked.cfg")
         configuration.write_text(check.configuration())
         words = ["-metadir", folder, "-config", str(configuration), f"MC{check.module}"]
-        tuned = LONG_RUN if check.breaks is None else SHORT_RUN  # a counterexample is found in seconds
+        tuned = LONG_RUN if check.breaks is None else SHORT_RUN  # TLC finds a counterexample in seconds
         output = tlc.run(*words, tuned=(*tuned, "-Xmx2g"), folder=FOLDER, temporary=folder).stdout
     figures, depth = _FIGURES.findall(output), _DEPTH.search(output)
     generated, states = (int(number.replace(",", "")) for number in figures[-1]) if figures else (0, 0)
     found = _BROKEN.search(output)
     broken = found[1] if found else None
     if broken is None and "Temporal properties were violated" in output:
-        broken = check.breaks or "liveness"  # TLC does not name it
+        broken = check.breaks or "liveness"  # TLC does not name the broken property
     return Outcome(
         check=check,
         broken=broken,
@@ -137,7 +139,7 @@ def run(check: Check, tlc: Tlc) -> Outcome:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m models")
-    parser.add_argument("words", nargs="*", help="check only what has one of these in its module or sentence")
+    parser.add_argument("words", nargs="*", help="run only checks whose module or sentence has one of these")
     parser.add_argument("--show", action="store_true", help="print what TLC said, with the counterexample")
     arguments = parser.parse_args()
     tlc = find_tlc()
