@@ -1,8 +1,8 @@
 """
 A test kit for programs that use this library.
 
-It has an outbox in memory, from the commit to the topic and its consumers. Tests can have requests fail, fix ids and times, and compare
-events by their content.
+It has an outbox in memory, with a worker, a topic and consumers. Tests can make requests fail, fix ids and times, and compare events by
+their content.
 
     harness = OutboxHarness()
     async with harness.outbox.unit_of_work() as uow:
@@ -60,7 +60,8 @@ __all__ = [
     "received_message",
 ]
 
-if not TYPE_CHECKING:  # otherwise type checkers would accept an unknown name
+# Hide `__getattr__` from type checkers, which would otherwise accept any name of the package.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         for module in iter_modules(__path__ if name in __all__ else []):

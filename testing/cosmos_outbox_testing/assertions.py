@@ -28,7 +28,7 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """The parts of an event that an assertion compares."""
+    """The parts of an event that an assertion compares, which are its type and its content, but not its id and time."""
 
     name: str
     fields: Mapping[str, Any]

@@ -1,5 +1,6 @@
 """
-Run a consumer's processor until every message of its subscription is settled or waits for a later time. No real time is waited for.
+Run a consumer in a test until every message of its subscription is settled or waits for a later time. The test does not wait for that
+time: it moves its clock. `relaying.py` runs the worker.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.port_calls import Around, wrap_port
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Allows, Progress, require_no_failures
 
-_UNTIL_THE_END = 1e9  # seconds; longer than any wait of a test
+# A delay in seconds that is longer than any test, so the message stays until the test moves the clock.
+_UNTIL_THE_END = 1e9
 
 
 class Outcome(StrEnum):
     """What became of one delivery of a message to a consumer."""
 
-    HANDLED = "handled"  # the message took effect
-    REPEATED = "repeated"  # the message had taken effect before
-    IGNORED = "ignored"  # no handler takes the message's subject
+    HANDLED = "handled"  # the handler committed the effect of the message
+    REPEATED = "repeated"  # an earlier delivery had taken effect, so the handler was not called
+    IGNORED = "ignored"  # the consumer has no handler for the message's subject
     PARKED = "parked"  # the handler failed, and the message's key is parked
     DROPPED = "dropped"  # an operator dropped the message, and its key is still parked
-    HELD = "held"  # the message's key was parked before
+    HELD = "held"  # the message's key was parked already, so the message is held behind the failed one
     DEAD_LETTERED = "dead-lettered"
-    # The message will be delivered again: because a store cannot be used, because the handlers fail on every key, or because its
-    # handler asked for a later time. In the last case it is delivered again when the clock has moved on by `settlement.after_seconds`.
+    # The message will be delivered again. Either a store cannot be used, or the handlers fail on every key, or the handler asked to
+    # be called later. The message is then due when the test has moved the clock by `settlement.after_seconds`.
     WAITING = "waiting"
 
 
@@ -62,7 +64,8 @@ class Delivered:
 
     message: the message as it was delivered. A test may deliver it again.
     settlement: how the consumer settled the message at the broker.
-    errors: the errors that the attempts raised, in order. If there was no attempt: the error for which the message was given up.
+    errors: the errors that the attempts raised, in order. If there was no attempt, the error because of which the message was parked
+        or dead-lettered.
     """
 
     message: Message
@@ -79,7 +82,7 @@ class Subscribed:
     subscription: the subscription.
     messages: how many messages of the topic were copied to the subscription so far.
     delivered: each delivery and its outcome, in order.
-    due: the time until which a session waits, by the name of the session, if its handler asked for a later time.
+    due: for each session whose handler asked for a later time, the time until which its messages wait.
     """
 
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
@@ -88,14 +91,14 @@ class Subscribed:
     due: dict[str, float] = field(default_factory=dict)
 
     def name(self, message: Message) -> str:
-        """Return by which name `due` knows a message: the id of its session or, without sessions, the id of the message."""
+        """Return the key under which `due` has a message: the id of its session or, without sessions, the id of the message."""
         return message.session_id or "" if self.subscription.with_sessions else unwrap(message).message_id
 
     def keep_waiting(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
         """
-        Return how to retry a message: at the time for which its handler asked, or at once if its handler asked for none.
+        Return how to retry a message: at the time for which its handler asked, or at once if its handler asked for no time.
 
-        In the first case the time is noted in `due`, and the broker in memory keeps the message until the clock is moved.
+        A time for which a handler asked is noted in `due`. The broker in memory keeps the message until the test moves the clock.
         """
         if not any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told):
             return replace(retry, after_seconds=0.0)
@@ -107,10 +110,10 @@ def handling_of(
     consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook, around: Sequence[Around]
 ) -> Handling:
     """
-    Return the handling of a consumer for tests, which does not wait between attempts.
+    Return the object that calls the handlers of a consumer. In tests, it does not wait between attempts.
 
-    A consumer that has no outbox of its own gets the given one. If it has one on a container in memory, the calls of that container
-    pass through the functions of `around`, too.
+    A consumer without an outbox gets the given outbox. If a consumer has an outbox of its own on a container in memory, the calls of
+    that container also pass through the functions of `around`.
 
     Raises:
         ConfigurationError: as in `Consumer.handling`.
@@ -119,7 +122,8 @@ def handling_of(
     quick.policy = replace(consumer.policy, backoff=AT_ONCE)
     quick.bind(outbox)
 
-    def wrap(store: Store) -> Store:  # the harness has wrapped the store of its own outbox already
+    # Wrap a consumer's own MemoryContainer here, because the harness wraps only the store of its own outbox.
+    def wrap(store: Store) -> Store:
         return wrap_port(store, "store", around) if isinstance(store, MemoryContainer) else store
 
     source = f"topic/{consumer.name}"
@@ -140,7 +144,7 @@ async def consume_everything(
     now: Callable[[], float],
 ) -> None:
     """
-    Run one process of a consumer until no message waits. The locks of an earlier process end before.
+    Run one process of a consumer until no message waits. First, end the locks that an earlier process may have left.
 
     Raises:
         MessagesFailed: messages ended parked, held or dead-lettered, and `allows` does not allow their errors.
@@ -148,7 +152,8 @@ async def consume_everything(
         ConfigurationError: as in `Consumer.handling`.
     """
     subscription, told = subscribed.subscription, dict[str, list[Record]]()
-    progress = Progress(attempts=3)  # failures in a row; each commit has been retried for a while already
+    # Few attempts are enough, because each commit is retried for two seconds before it fails.
+    progress = Progress(attempts=3)
 
     def hear(record: Record) -> None:
         _see(progress, record)
@@ -160,8 +165,8 @@ async def consume_everything(
 
     handling = handling_of(consumer, outbox, parking, hear, around)
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
-    # Read the clock only once, because it may run. Messages whose time has come by now are delivered in this call. Messages that are
-    # due later wait for the next call.
+    # Read the clock only once, because a running clock would show another time at each read. This call delivers the
+    # messages whose time has come by now. Messages that are due later wait for the next call of `consume_all`.
     called = {name for name, due in subscribed.due.items() if due <= now()}
     for name in called:
         del subscribed.due[name]
@@ -172,7 +177,8 @@ async def consume_everything(
         return subscribed.name(message) in subscribed.due
 
     async def handle(message: Message, session: HeldSession) -> Settlement:
-        known_as = unwrap(message).message_id  # the id by which records name the message
+        # The records that the consumer reports name the message by this id.
+        known_as = unwrap(message).message_id
         told[known_as] = []
         if rests(message):
             return Retry(after_seconds=_UNTIL_THE_END, counted=False)
@@ -194,9 +200,10 @@ async def consume_everything(
 @dataclass
 class _Waits(Waits):
     """
-    The waits of messages in a test. A message whose time has come is tried at once, even if the circuit of its subject is open.
+    The waits of messages in a test. A message whose time has come is tried at once, even if the consumer pauses all messages with its
+    subject after a failure (open circuit).
 
-    Otherwise it might wait for ever, because other messages of the subject would be tried before it each time and ask for a later time.
+    Without this, such a message might wait for ever: another message with the subject would be tried before it each time.
     """
 
     due: Callable[[Message], bool] = bool
@@ -242,7 +249,7 @@ def _delivery_of(message: Message, settlement: Settlement, records: Sequence[Rec
 
 
 class _Wrapping:
-    """A subscription that passes each call, also of its sessions, through the functions of `around`."""
+    """A subscription that passes each call through the functions of `around`. The calls of its sessions pass through them, too."""
 
     def __init__(self, subscription: Subscription, around: Sequence[Around]) -> None:
         self._subscription, self._around = wrap_port(subscription, "subscription", around), around

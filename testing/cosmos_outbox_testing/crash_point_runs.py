@@ -1,5 +1,6 @@
 """
-Crash points: run a test once for each request to Cosmos DB or Service Bus, and let the process die before or after the request.
+Crash points: run a test once for each request to Cosmos DB or Service Bus, and let the process die before or after the request
+(`dying_process.py`).
 
     @crash_points
     async def test_a_paid_order_is_invoiced_once(harness: OutboxHarness) -> None:
@@ -8,9 +9,9 @@ Crash points: run a test once for each request to Cosmos DB or Service Bus, and 
         await harness.consume_all(invoicing)
         assert 1 == len(invoices(harness.container))
 
-If a worker or a process of a consumer dies, it is started again at once, with the data that was stored. If the code of the test dies,
-all of it is run again, as a caller would repeat a request that was not answered. Afterwards all events are relayed and all messages
-are consumed, and the guarantees of the library are checked.
+If a worker or a process of a consumer dies, it is started again at once, with the data that was stored. If the test's own code dies, the
+whole test function is run again, as a caller would repeat a request that was not answered. At the end of each run, all events are relayed
+and all messages are consumed, and the guarantees of the library are checked.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _WITHOUT = "without a crash"
 
 class CrashPointsFailed(AssertionError):
     """
-    A test fails if a process dies at one of its crash points, or fails even without a crash.
+    A test with crash points failed: in a run in which a process died at one of them, or even in the run without a crash.
 
     Attributes:
         failures: for each crash point at which the test fails, what is wrong.
@@ -64,10 +65,10 @@ class CrashPointsNotReached(UserWarning):
 @dataclass(slots=True)
 class ChosenPoints:
     """
-    The crash points that the command line asks for, and the result of each crash point of the current test.
+    The crash point that the command line asks for, and the result of each crash point of the current test.
 
-    point: the one point to run, such as "send#2:after". None runs all points.
-    found: collects the results of each test, by crash point, for the pytest report. None if they are not asked for.
+    point: the only crash point to run, such as "send#2:after". None runs all points.
+    found: collects the results of each test, by crash point, for the pytest report. None if the command line asks for no report.
     """
 
     point: str | None = None
@@ -114,8 +115,8 @@ def crash_points(
 
     Args:
         scenario: the test.
-        given: a coroutine function that is awaited with the harness before each run, to store what the test needs at its start. No
-            process dies in it, and it is not repeated after a crash.
+        given: a coroutine function that is awaited with the harness before each run, to store what the test needs at its start. It has
+            no crash points, and it is not called again after a crash.
     """
     if scenario is None:
         return functools.partial(_decorate, given=given)
@@ -125,7 +126,7 @@ def crash_points(
 def _decorate(scenario: Scenario, *, given: Given | None) -> Scenario:
     if not inspect.iscoroutinefunction(scenario) or _HARNESS not in inspect.signature(scenario).parameters:
         raise TypeError(
-            f"A test with crash points is an `async def` with a parameter `harness`; {scenario!r} is none."
+            f"A test with crash points has to be an `async def` with a parameter `harness`, which {scenario!r} is not."
         )
 
     @functools.wraps(scenario)
@@ -145,7 +146,8 @@ def _decorate(scenario: Scenario, *, given: Given | None) -> Scenario:
 
     signature = inspect.signature(scenario)
     others = [parameter for name, parameter in signature.parameters.items() if name != _HARNESS]
-    if _CONTAINER not in signature.parameters:  # the fixture from which pytest makes the harness
+    # Add the container to the fixtures for which pytest is asked, because each run gets a new container like it.
+    if _CONTAINER not in signature.parameters:
         others.append(inspect.Parameter(_CONTAINER, inspect.Parameter.KEYWORD_ONLY))
     others.sort(key=lambda parameter: parameter.kind)  # `**kwargs` must come last
     vars(test).update(__signature__=signature.replace(parameters=others))
@@ -183,7 +185,7 @@ def _find_missed_points(outcomes: dict[str, _Outcome]) -> list[str]:
 
 async def _play_until_reached(play: Callable[[str | None], Awaitable[_Outcome]], point: str) -> _Outcome:
     """
-    Run the test for one crash point, again if the point is not reached, at most ten times.
+    Run the test for one crash point. If the run does not reach the point, run the test again, at most ten times.
 
     A run may miss a point because tasks that run at the same time do not make the same calls in each run.
     """
@@ -208,7 +210,10 @@ async def _nothing_stored_as_in(container: MemoryContainer | None) -> OutboxHarn
 async def _play(
     scenario: Scenario, given: Given | None, point: str | None, stored: OutboxHarness
 ) -> _Outcome:
-    """Run a test once, and let a process die at the point. Then relay and consume what is left, and check the guarantees."""
+    """
+    Run a test once, and let a process die at the given crash point. Afterwards send the events and handle the messages that are left, and
+    check the guarantees.
+    """
     run = Run(point=point)
     if given is not None:
         await given(stored)

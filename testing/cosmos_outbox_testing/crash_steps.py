@@ -1,5 +1,6 @@
 """
-Which requests of a test are crash points, and how these requests are named in reports, such as "send#2" or "commit#1".
+Decide which requests of a test are crash points, and name them for reports: "send#2" is the second send of a run.
+`crash_point_runs.py` runs the test once for each crash point.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     """
     Return the name of the operation that a call performs, such as "commit" or "send", or None if the call is no crash point.
 
-    Polls and calls about locks are no crash points, because a crash there has the same effect as a crash after the call before.
+    Polls and calls about locks are no crash points, because a crash there has the same effect as a crash after the previous call.
 
     Args:
         call: the call of a port.
-        tokens: the last position of each lease, by the lease's id. This function updates it, to tell checkpoints from renewals.
+        tokens: the last saved position of each lease, by the lease's id. This function updates it. If the position does not change, the
+            call only renews the lease, and is no crash point.
     """
     operation = _OPERATIONS.get((call.port, call.method))
     if operation == "commit" and any(map(is_inbox, arguments_of(call)[1])):
@@ -61,21 +63,22 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     if operation == "checkpoint":
         document = arguments_of(call)[0]
         token = document.get("ContinuationToken")
-        before = tokens.setdefault(document["id"], token)  # the first write acquires the lease
+        # The first write of a lease only acquires it. So the position in that write is the last saved position.
+        before = tokens.setdefault(document["id"], token)
         tokens[document["id"]] = token
         return None if token == before else operation
     if operation == "park" and all(write.etag == NO_ETAG for write in arguments_of(call)[1]):
-        return None  # this only asks whether the key is parked
+        return None  # no write with NO_ETAG succeeds: the worker only finds out whether the key is parked
     return operation
 
 
 def is_inbox(write: Write) -> bool:
-    """Return whether a write is an inbox record, which says that a message took effect."""
+    """Return whether a write is an inbox record. A consumer commits such a document with a message's effect, to recognise repetitions."""
     return write.document is not None and write.document.get("type") == INBOX_TYPE
 
 
 def arguments_of(call: Call) -> tuple[Any, ...]:
-    """Return the arguments of a call, in the order of the port's protocol."""
+    """Return all arguments of a call, positional ones first, in the order in which the port declares them."""
     return (*call.arguments, *call.named.values())
 
 

@@ -1,5 +1,6 @@
 """
-Simulate processes in a test, of which one dies at a given request. The processes that follow it begin with the data stored by then.
+Simulate processes in a test, one of which dies at a given request. Processes that start later find the data that was stored before
+its death.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ APPLICATION, RELAY = "application", "relay"
 
 class Crash(asyncio.CancelledError):
     """
-    The simulated process is dead, so none of its calls reaches a port any more.
+    The simulated process has died, so its calls no longer reach the store, the topic or the subscription.
 
     This is a subclass of CancelledError, so that the tasks of the process end without reporting an error.
     """
@@ -37,7 +38,7 @@ class Crash(asyncio.CancelledError):
 @dataclass(slots=True, eq=False)
 class Process:
     """
-    A simulated process. Tasks that it starts belong to it, too.
+    A simulated process: a task, and all tasks that this task starts.
 
     name: the name of the process in reports.
     consumer: the name of the consumer, if it is a process of a consumer.
@@ -51,7 +52,7 @@ class Process:
     task: asyncio.Task[object] | None = None
 
     def crash(self) -> None:
-        """Let the process die now. The calls that it still makes while its tasks end do not reach a port."""
+        """Let the process die now. Calls that it still makes while its tasks end have no effect."""
         self.crashed = True
         if self.task is not None:
             self.task.cancel()
@@ -72,7 +73,8 @@ class Process:
         finally:
             running.cancel()
         if self.crashed:
-            await asyncio.gather(running, return_exceptions=True)  # the dead process may raise any error
+            # Wait until the tasks of the dead process have ended, and ignore their errors.
+            await asyncio.gather(running, return_exceptions=True)
             raise Crash
         return running.result()
 
@@ -85,7 +87,9 @@ _ANYONE = Process(APPLICATION)  # the process of code that runs outside of `Proc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One commit of a run: its writes, the process that made it, and the message that the process handled if it is of a consumer."""
+    """
+    One commit of a run: its writes, and the process that made it. If that is a process of a consumer, also the message that it handled.
+    """
 
     step: str
     process: Process
@@ -99,7 +103,7 @@ class Batch:
 
     @property
     def inbox(self) -> list[str]:
-        """Return the ids of the messages that, as the commit's inbox records say, took effect."""
+        """Return the ids of the messages that took effect in this commit. Its inbox records name them."""
         return [str((write.document or {})["messageId"]) for write in self.writes if is_inbox(write)]
 
     @property
@@ -113,7 +117,7 @@ class Run:
     One run of a test with crash points: which process has to die where, and what happened.
 
     point: the point at which a process has to die, such as `send#2:after`. None for a run without a crash.
-    crashed_in: the process that died. None before.
+    crashed_in: the process that died. None until a process dies.
     steps: the requests of the run, in order.
     batches: the commits of the run, in order.
     points: the crash points that the run reached, in order.
@@ -130,14 +134,18 @@ class Run:
     _tokens: dict[str, object] = field(default_factory=dict)
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry out a call of a port, unless its process is dead. Let the process die if the call is the crash point of this run."""
+        """
+        Carry out a call of a port, unless the process that makes it is dead. If the call is the crash point of this run, let the process
+        die.
+        """
         process = _process.get(_ANYONE)
         if process.crashed:
             raise Crash
         if (operation := operation_of(call, self._tokens)) is None:
             answer = await proceed()
             if call.method == "receive":
-                _message.set(answer)  # for the task that serves the session, and for tasks that it starts
+                # Remember the message for the commits of this task and of the tasks that it starts.
+                _message.set(answer)
             return answer
         self._numbers[operation] += 1
         name = f"{operation}#{self._numbers[operation]}"
@@ -150,7 +158,7 @@ class Run:
             self._reach(f"{name}:after", process)
 
     async def record(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry out a call, and add it to `batches` if it is a commit, even if its answer gets lost afterwards."""
+        """Carry out a call. If it is a commit, add it to `batches`, even if a fault loses its answer afterwards."""
         answer = await proceed()
         if (call.port, call.method) == ("store", "commit"):
             process, message = _process.get(_ANYONE), _message.get()
@@ -198,7 +206,7 @@ class CrashHarness(OutboxHarness):
         return self._subscription_of(consumer).delivered[before:]
 
     def _notify(self, record: Record) -> None:
-        self.records.append(record)  # without a log record, because the log would mix the records of all runs
+        self.records.append(record)  # not logged, because the log would mix the records of all runs
 
     async def _until_done(
         self, work: Callable[[], Coroutine[Any, Any, object]], name: str, consumer: str | None = None

@@ -28,9 +28,10 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.faults import check_fault, is_meant_refusal, require_none_idle, text_of
 from cosmos_outbox_testing.relaying import relay_everything
 
-# This is the default processor name of a worker. So `relay_all` does not send again what a worker of the test has sent already.
+# The default of OUTBOX_PROCESSOR_NAME. A worker that the test starts and `relay_all` share leases by this name, so `relay_all` sends no
+# event again that this worker has sent.
 PROCESSOR = "outbox"
-_RELAYED = "relayed"  # the subscription that `relay_all` empties
+_RELAYED = "relayed"  # from this subscription, `relay_all` receives the messages that it returns
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"status": 429, "substatus": 3200, "retry_after_ms": 1},
     "unavailable": {"status": 503},
@@ -49,7 +50,7 @@ _COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]]
 }
 _SEND: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"action": "server-busy"},
-    # This detaches the link and does not cut the connection, because the SDK would leave a cut connection to the garbage collector.
+    # Detach the link and do not cut the connection, because the SDK would leave a cut connection to the garbage collector to close.
     "unavailable": {"action": "detach-before-store"},
     "lost_answer": {"action": "detach-after-store"},
     "too_large": {"action": "reject", "condition": "amqp:link:message-size-exceeded"},
@@ -62,7 +63,7 @@ class OutboxEmulators:
     The database and the topic of one test on running emulators.
 
     Attributes:
-        cosmos, servicebus: the emulators. Their README describes fault rules, splits and counters.
+        cosmos, servicebus: the emulators. Their README says how to add faults, split partitions and read counters.
         database: the name of the database, which has the containers `data`, `leases` and `parked`.
         topic: the name of the topic, which drops duplicates. Its subscription `all` requires sessions.
     """
@@ -110,10 +111,10 @@ class OutboxEmulators:
         """
         Run a worker until no event waits. Return the messages that arrived at the topic since the last call, in order.
 
-        The subscription `all` has these messages too, for a consumer.
+        The subscription `all` also gets these messages, so a consumer of the test can receive them.
 
         Args:
-            allow_failures: whether events may end parked or held. Those that the topic refused because of `fail` always may.
+            allow_failures: whether events may end parked or held. This is always allowed for an event that `fail` made the topic refuse.
 
         Raises:
             MessagesFailed: an event ended parked or held, and the test did not ask for it.
@@ -148,7 +149,7 @@ class OutboxEmulators:
         self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, container: str = ""
     ) -> None:
         """
-        Have the next requests of an operation fail, as `OutboxHarness.fail` does. Requests of other tests do not fail.
+        Make the next requests of an operation fail, as `OutboxHarness.fail` does. Requests of other tests do not fail.
 
         Args:
             operation, fault, times, skip: as in `OutboxHarness.fail`. The how-to "Test your own code" lists the operations and faults
@@ -156,8 +157,8 @@ class OutboxEmulators:
             container: the container whose commits, reads, queries or feed reads fail. Defaults to the container `data`.
 
         Raises:
-            ValueError: the emulators know no such operation or fault. The error lists those that they know. Or a container was given
-                for an operation that always uses the same one.
+            ValueError: the emulators do not know the operation or the fault, and the error lists those that they know. Or a container
+                was given for an operation that always uses the same container.
         """
         check_fault(operation, fault, _NAMES)
         if container and operation in ("send", "lease", "park"):

@@ -36,7 +36,8 @@ from cosmos_outbox.partition_key import PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import Write
 from cosmos_outbox_testing.port_calls import Call
 
-_LATE_SECONDS = 0.002  # a slow call is carried out so many seconds after its caller got an error
+# With the fault "slow", the caller gets an error first. The call is carried out this many seconds later.
+_LATE_SECONDS = 0.002
 
 
 class _Executed(Enum):
@@ -51,8 +52,9 @@ class _Fault:
     A fault: the error that the caller gets, and whether the call is carried out all the same.
 
     error: makes the error for a call.
-    executed: whether the call is not carried out, carried out before the error is raised, or carried out later.
-    of_one: whether the fault is of one message. The topic refuses each batch with this message, so the sender splits batches to find it.
+    executed: when the call is carried out: never, before the error is raised, or later.
+    of_one: whether the topic refuses a single message, such as one that is too large. It refuses each batch with this message, so the
+        worker sends smaller batches until it has found the message.
     of_replica: whether only reads from a replica fail. A read with `newest=True` succeeds.
     """
 
@@ -117,7 +119,7 @@ _WITH_KEYS = ("commit", "read", "send")
 
 
 class FaultNotStruck(AssertionError):
-    """A test asked for a fault, but made no call that the fault applies to. So the test did not test the fault."""
+    """A test asked for a fault, but made no call to which the fault applies. So the test did not test what it was meant to test."""
 
 
 def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
@@ -142,7 +144,7 @@ def text_of(operation: str, fault: str, **how: object) -> str:
 
 def is_meant_refusal(error: BaseException | None, asked: Iterable[str]) -> bool:
     """
-    Return whether an event was parked or held because the test asked for it with the fault "too_large" of "send".
+    Return whether an event was parked or held because the test asked for this with `fail("send", "too_large")`.
 
     error: why the event was parked; None for an event that was held behind a parked one.
     asked: the faults that the test asked for, as `text_of` returns them.
@@ -156,7 +158,7 @@ def require_none_idle(idle: Sequence[str]) -> None:
     Require that every fault of a test made a call fail.
 
     Raises:
-        FaultNotStruck: `idle`, the list of faults that did not, is not empty.
+        FaultNotStruck: the list `idle`, which has the faults that made no call fail, is not empty.
     """
     if idle:
         said = [f"{one} never struck." for one in idle]
@@ -190,7 +192,7 @@ class _Rule:
 
 
 class Faults:
-    """The faults that a test asked for, each for a number of calls. If several apply to a call, the call fails as the first one says."""
+    """The faults that a test asked for, each for a number of calls. If several apply to a call, the oldest of them decides."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
@@ -206,23 +208,23 @@ class Faults:
         key: PartitionKey | None = None,
     ) -> None:
         """
-        Have the next calls of an operation fail.
+        Make the next calls of an operation fail.
 
         Args:
             operation: such as `commit`. The how-to "Test your own code" lists all operations.
             fault: such as `lost_answer`.
             times: how many calls fail. None means all calls from now on. Defaults to 1.
-            skip: how many calls succeed before that. Defaults to 0.
+            skip: how many calls succeed before the first one fails. Defaults to 0.
             key: the partition key whose commits, reads or sends fail. It is a tuple if the container has a hierarchical partition key.
                 Defaults to all partition keys.
 
         Raises:
-            ValueError: the operation or the fault does not exist, or the operation has no partition key. The error lists what exists.
-                Or `times` or `skip` is too small.
+            ValueError: the operation or the fault does not exist, or `key` is given for an operation without a partition key. The error
+                lists the possible values. Or `times` or `skip` is too small.
         """
         check_fault(operation, fault, OPERATIONS)
         if key is not None and operation not in _WITH_KEYS:
-            raise ValueError(f"`key` is not for {operation!r}: only {', '.join(_WITH_KEYS)} take a key.")
+            raise ValueError(f"{operation!r} takes no key: only {', '.join(_WITH_KEYS)} take a key.")
         if (times is not None and times < 1) or skip < 0:
             raise ValueError(f"times={times!r}, skip={skip!r}: `times` is at least 1, and `skip` at least 0.")
         self._rules.append(
@@ -252,7 +254,7 @@ class Faults:
         require_none_idle([rule.said for rule in self._rules if not rule.struck])
 
     def is_meant(self, error: BaseException | None) -> bool:
-        """Return whether an event was parked with this error because the test asked for it with a fault."""
+        """Return whether an event was parked with this error because the test asked for a fault that causes it."""
         return is_meant_refusal(error, (rule.said for rule in self._rules))
 
     async def wait_for_late(self) -> None:
@@ -272,7 +274,8 @@ class Faults:
 
     async def _arrive_late(self, proceed: Callable[[], Awaitable[Any]]) -> None:
         await asyncio.sleep(_LATE_SECONDS)
-        with suppress(OutboxError):  # no caller waits for this answer
+        # The caller already got the error of the fault, and does not wait for this call.
+        with suppress(OutboxError):
             await proceed()
 
 
@@ -284,5 +287,6 @@ def _keys_of(call: Call) -> tuple[str, ...]:
 
 
 def _session_of(key: PartitionKey) -> str:
-    # Compare partition keys by the session id that messages have. So the same value of `key` works for commits, reads and sends.
+    # A commit or read has a partition key, and a message has a session id that is made from it. Compare session ids, so that the same
+    # value of `key` works for all three operations.
     return broker_id(key_text(key))

@@ -1,7 +1,8 @@
 """
-Check the guarantees G1 to G5 and I1 to I3 at the end of a test with crash points, as far as the data that is stored then shows them.
+Check the guarantees of the library at the end of a test with crash points: those on sending (G1 to G5) and on effects (I1 to I3).
 
-The stored data does not show the other guarantees. Assertions of the test, logs or metrics may show them.
+The stored data shows whether these guarantees hold. Other guarantees need assertions of the test, logs or metrics. An example is G6: log,
+metrics and health show that a key or range makes no progress.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from cosmos_outbox_testing.harness import OutboxHarness
 
 
 def violations(run: Run, harness: OutboxHarness) -> Iterator[str]:
-    """Return a text for each guarantee that was broken. All events have to be relayed and all messages consumed before."""
+    """
+    Return a text for each guarantee that was broken. Call this when all events are relayed and all messages are consumed: an event that
+    waits would count as lost.
+    """
     yield from _commit_violations(run.batches)
     yield from _topic_violations(run.batches, harness)
     for consumer in run.consumers.values():
@@ -38,7 +42,8 @@ def _commit_violations(batches: list[Batch]) -> Iterator[str]:
 def _topic_violations(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]:
     paths = harness.container.key_paths
     stored = [stored_event(document, paths) for document in harness.container.documents()]
-    # Sort the stored events in the order of their commits. Events that have expired may be missing here, but `known` has their ids.
+    # Sort the stored events in the order of their commits. Events that have expired may be missing, so `known` also gets the ids of the
+    # events in the recorded commits.
     events = sorted((event for event in stored if event is not None), key=lambda event: event.order)
     known = {event.id for batch in batches for event in _events(batch.documents)}
     known |= {event.id for event in events}
@@ -88,10 +93,11 @@ def _effect_violations(batches: list[Batch], harness: OutboxHarness, consumer: C
 
 def _order_violations(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:
     places = {message.message_id: place for place, message in enumerate(harness.broker.accepted)}
-    newest: dict[str, int] = defaultdict(int)  # the furthest place in the topic that took effect, by session
+    # For each session, the place in the topic of its latest message that took effect.
+    newest: dict[str, int] = defaultdict(int)
     for message_id, steps in took_effect.items():
         if (place := places.get(message_id)) is None:
-            continue  # the message came from another source
+            continue  # the test put the message into the subscription itself, so it has no place in the topic
         message = harness.broker.accepted[place]
         if place < newest[message.session_id]:
             yield f"I2: {message.subject} {message_id!r} took effect after a later one of its session, at {steps[0]}"
@@ -120,7 +126,7 @@ def _ids_of_parked(harness: OutboxHarness) -> set[str]:
 
 
 def _event_of(message: OutboundMessage, known: set[str]) -> str:
-    """Return the id of the event that a message carries. It is taken from the body if the message's own id is no event's id."""
+    """Return the id of the event that a message carries: the message's id, or the id in the body if no event has the message's id."""
     if message.message_id in known:
         return message.message_id
     try:

@@ -39,8 +39,8 @@ PortT = TypeVar("PortT")
 PROCESSOR = "harness"
 _STORED = ("container", "broker", "leases", "parked", "subscriptions", "containers", "clock")
 _ADAPTED = {"publisher", "parked", "subscription"}
-# Retry for two seconds only, so that a fault that lasts fails the test soon. Stores in memory answer at once, but two seconds leave
-# room for a busy machine or a handler that blocks the event loop.
+# Retry for two seconds only, so that a test with a lasting fault fails soon. With a shorter time, tests would fail without a reason
+# on a busy machine, or when a handler blocks the event loop.
 _RETRIES = RetryOptions(
     deadline_seconds=2.0,
     attempt_seconds=2.0,
@@ -52,25 +52,24 @@ class OutboxHarness:
     """
     Everything that an application with an outbox needs, in memory: a container, a worker, a topic, and subscriptions.
 
-    Two harnesses may share the same stored data. So a test can restart an application, see `restarted`.
+    Two harnesses may share the same stored data, so that a test can restart an application. See `restarted`.
 
     Args:
         container: the container of entities and events. Defaults to a new one, partitioned on /partitionKey.
         broker: the topic. Defaults to a new one.
-        leases: the lease container of the worker. Defaults to new ones.
+        leases: the lease container of the worker. Defaults to a new one.
         parked: the parked store. Defaults to a new one.
         subscriptions: the subscription of each consumer, by the consumer's name. Defaults to none: a subscription with sessions is
             created when a consumer first needs it. If a consumer needs one without sessions, put
             `Subscribed(MemorySubscription(sessions=False))` there before.
-        containers: the container to which a consumer writes, by the consumer's name. Defaults to none: all consumers write to
-            `container`.
+        containers: the containers of consumers that do not write to `container`, by the consumer's name. Defaults to none.
         clock: the clock by which documents expire and the topic detects duplicates. Defaults to the system's clock.
 
     Attributes:
         outbox: the outbox of the application.
         faults: the faults that a test has asked for.
-        fail: has the next calls of an operation fail, such as `fail("commit", "lost_answer")`. See `Faults.add`.
-        around: functions through which every call of a port passes. The first one is the outermost. See `Call`.
+        fail: makes the next calls of an operation fail, such as `fail("commit", "lost_answer")`. See `Faults.add`.
+        around: functions through which every call of a port passes. The first function is called first, and wraps the others. See `Call`.
         adapters: functions that wrap a port in an adapter of your own. The keys are "publisher", "parked" and "subscription". A function
             is given the port in memory and returns the adapter. It is called for each worker and for each process of a consumer.
         store, feed, lease_store, publisher, parked_store: the ports, which read and change the data in memory.
@@ -107,7 +106,7 @@ class OutboxHarness:
         self.publisher: Publisher = wrap_port(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = wrap_port(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
-        # by the name of the consumer: its messages that wait for a store or for a later time
+        # For each consumer, by its name: the messages that wait for a store or for a later time.
         self._waits: dict[str, dict[str, Wait]] = {}
 
     def deliver(
@@ -135,11 +134,11 @@ class OutboxHarness:
         """
         Run a worker until no event waits. Return the messages that arrived at the topic meanwhile, in order.
 
-        An event for later arrives in the first call after `clock.advance` has moved the clock to its time.
+        An event that was recorded for a later time arrives in the first call after `clock.advance` has moved the clock to that time.
 
         Args:
-            allow_failures: whether events may end parked or held. Those that the topic refused because of `fail` always may. They do not
-                arrive at the topic; `parked_messages` returns them.
+            allow_failures: whether events may end parked or held. Events that the topic refused because of `fail` may always be
+                parked. They do not arrive at the topic; `parked_messages` returns them.
 
         Raises:
             MessagesFailed: an event ended parked or held, and the test did not ask for it.
@@ -164,9 +163,9 @@ class OutboxHarness:
         """
         Run a process of a consumer until no message waits. Return the outcome of each delivery, in order.
 
-        The consumer receives the messages of the topic, and those of `deliver`. If it was made without an outbox, it gets an outbox on its
-        container in `containers`, or else the outbox of this harness. If a handler asks for a later time, its message and the messages
-        behind it in the same session wait. The first call after `clock.advance` has moved the clock to that time delivers them.
+        The consumer receives the messages of the topic, and those of `deliver`. A consumer without an outbox of its own gets an outbox on
+        its container in `containers`, or the outbox of this harness. If a handler asks to get its message later, that message and the
+        messages behind it in the same session wait. The first call after `clock.advance` has moved the clock to that time delivers them.
 
         Args:
             allow_failures: whether messages may end parked, held or dead-lettered.
@@ -235,13 +234,13 @@ class OutboxHarness:
         self, key: PartitionKey, consumer: Consumer | None = None, /, **changes: Any
     ) -> Released:
         """
-        Release a parked key as an operator does: have its events sent, or have a consumer handle its messages.
+        Release a parked key as an operator does: send its events, or call a consumer's handlers with its messages.
 
         Args:
             key: the parked key, or its text.
             consumer: the consumer that parked the key. Defaults to none: the worker parked it.
-            changes: new values for fields of the first event or message, as an operator edits it. Of a structured CloudEvent, these are
-                fields of its `data`.
+            changes: new values for fields of the first event or message, as if an operator edited it. If it is a structured CloudEvent,
+                these are fields of its `data`.
 
         Raises:
             KeyNotParked: the key is not parked.

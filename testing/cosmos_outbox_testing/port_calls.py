@@ -1,5 +1,5 @@
 """
-Pass each call of a port through functions, which can look at the call, delay it, let it fail, or let the process die.
+Pass each call of a port (such as the store or the publisher) through functions, which can look at the call, delay it or make it fail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ Around: TypeAlias = Callable[[Call, Callable[[], Awaitable[Any]]], Awaitable[Any
 
 
 def wrap_port(port: PortT, name: str, arounds: Sequence[Around]) -> PortT:
-    """Return a port whose calls pass through functions. The first one is the outermost. The sequence may be changed later."""
+    """
+    Return an object with the methods of a port, such as a store. Each call passes through all functions, and the first function is called
+    first. The sequence of functions may be changed later.
+    """
     return cast("PortT", _WrappedPort(port, name, arounds))
 
 

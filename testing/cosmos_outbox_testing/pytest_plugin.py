@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
         from cosmos_outbox_testing.crash_point_runs import chosen  # noqa: PLC0415 - see above
 
-        # Put the points into the report, because pytest-xdist sends the report from the test's process to the main process.
+        # Put the results into the report of the test. With pytest-xdist, only this report is sent from the test's process to the main one.
         report.user_properties += [(_POINTS, points) for points in chosen.found or ()]
         chosen.found = []
     return report
@@ -88,8 +88,8 @@ def outbox_clock() -> Iterator[Clock]:
     """
     A clock that stands still at noon of 1 January 2026 UTC until the test calls `advance`.
 
-    Entities and events get their times from this clock. The container in memory expires documents by it, and the topic in memory detects
-    duplicates by it. New ids are counted up.
+    Entities and events get their times from this clock. The container and the topic in memory use it, too: to expire documents and to
+    detect duplicates. New ids are UUIDs that end in 1, 2, 3 and so on.
     """
     from cosmos_outbox_testing.clock import NOON, Clock, fixed  # noqa: PLC0415 - see above
 
@@ -108,7 +108,7 @@ def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
 
 @pytest.fixture
 def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
-    """The topic, in memory."""
+    """The topic, in memory. A project may define its own fixture with this name."""
     from cosmos_outbox.adapters.memory import MemoryBroker  # noqa: PLC0415 - see above
 
     return MemoryBroker(clock=_clock_of(request).time)

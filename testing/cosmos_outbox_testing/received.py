@@ -20,8 +20,8 @@ from cosmos_outbox.stored_documents import event_document, stored_event
 @dataclass(slots=True, kw_only=True)
 class ReceivedMessage:
     """
-    Replaces a `ServiceBusReceivedMessage` of a session in tests. As in the SDK, names and string values of the application properties are
-    bytes, and the body is a generator.
+    Replaces a `ServiceBusReceivedMessage` of a session in tests. As in the SDK, the names and the text values of application properties
+    are bytes, and the body is a generator.
     """
 
     message_id: str
@@ -37,8 +37,8 @@ class ReceivedMessage:
     enqueued_time_utc: datetime = field(default_factory=utc_now)
     lock_token: uuid.UUID = field(default_factory=uuid.uuid4)
     body_type: str = "data"
-    state: int = 0  # 0 means active
-    # These fields are None in such a message, because the relay does not set them, or the broker sets them only without sessions.
+    state: int = 0  # the SDK's number for "active", neither deferred nor scheduled
+    # These fields of a received message are None, because workers do not set them, or because Service Bus sets them only without sessions.
     auto_renew_error: Exception | None = None
     dead_letter_error_description: str | None = None
     dead_letter_reason: str | None = None
@@ -54,7 +54,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> Iterator[bytes]:
-        """Return the body as a generator of parts. Each access to the property returns a new generator."""
+        """Return the body as a generator of its parts, as the SDK does. Each access to the property returns a new generator."""
         return (part for part in (self.content,))
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ def received_message(
 
 
 def message_of_event(event: DomainEvent, key: str) -> OutboundMessage:
-    """Return the message that the relay sends for an event, if the event is the first one of a new entity."""
+    """Return the message that a worker sends for an event. The event is taken as the first one of a new entity."""
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
     document = event_document(event, key_fields={"partitionKey": key}, meta=meta, sequence=0)
     [stored] = filter(None, [stored_event(document)])

@@ -1,4 +1,4 @@
-"""Run a worker's change feed processor and relay until no event waits. It polls without the pauses of a real worker."""
+"""Run a worker in a test until no event waits. It reads the change feed without the pauses of a real worker."""
 
 from __future__ import annotations
 
@@ -55,15 +55,16 @@ async def relay_everything(
         name: the name of the processor.
         feed, leases, publisher, parking: the ports that the worker uses.
         notify: is called with each record that the worker reports.
-        stored: the change feed without faults. It is asked for the physical ranges.
-        allows: returns whether the test asked for the error with which an event was parked or held.
+        stored: the same change feed without the faults of the test, to find out which ranges exist.
+        allows: returns whether the test asked for the error because of which an event was parked or held.
 
     Raises:
         MessagesFailed: events were parked or held with errors that `allows` does not allow.
         Stuck: the worker failed many times in a row, or made no progress for a long time.
         OutboxError: `ChangeFeedProcessor.run` raised it.
     """
-    progress = Progress(attempts=100)  # the relay needs 15 failures in a row to judge a broker
+    # Allow many failures, because a worker needs up to 15 in a row to judge whether the topic or an event is at fault.
+    progress = Progress(attempts=100)
     moved, records = list[LeaseMoved](), list[Record]()
 
     def hear(record: Record) -> None:
@@ -80,7 +81,7 @@ async def relay_everything(
     relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=hear)
     options = ProcessorOptions(
         processor_name=name,
-        # All workers have the same instance name. So a new worker takes the leases of a worker that was killed at once.
+        # All workers have the same instance name. So a new worker takes the leases of a killed worker at once, before they expire.
         instance_name=name,
         wanted=claims_to_be_an_event,
         acquire_interval=SHORT_WHILE,
@@ -100,7 +101,7 @@ async def relay_everything(
     await progress.run(processor, until=is_done)
     for one in moved:
         if one.outcome == CloseReason.STOPPED and one.error is not None:
-            raise Stuck(f"The last checkpoint could not be written: {one.error}") from one.error
+            raise Stuck(f"The worker could not save its last checkpoint: {one.error}") from one.error
     require_no_failures(_failures(records), allows)
 
 
@@ -122,7 +123,7 @@ def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None
 
 
 class _Prompt:
-    """A publisher that sets the pause for which a broker asks to zero, so that tests do not wait."""
+    """A publisher for tests. If a broker asks for a pause before the next attempt, it shortens the pause to zero, so tests do not wait."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher, self.lanes = publisher, publisher.lanes

@@ -13,21 +13,26 @@ from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
 MOMENT, SHORT_WHILE = timedelta(milliseconds=1), timedelta(milliseconds=50)
-# The type of a function that returns whether a test asked for an error. The error is None for an event that was held.
+# The type of a function that returns whether a test caused an error on purpose. For an event that is held behind a parked event of its
+# key, the error is None.
 Allows = Callable[[BaseException | None], bool]
-# A processor without progress for so long is stuck. Some of its loops would try for a minute without reporting a failure.
+# A processor that makes no progress for this long counts as stuck. To wait for a reported failure is not enough: some of its loops retry
+# for a minute before they report one.
 _PATIENCE_SECONDS = 10.0
 
 
 class Stuck(Exception):
-    """A worker or a consumer failed again and again, and a real one would go on trying. Its events or messages still wait."""
+    """
+    A worker or a consumer of a test failed again and again, so the test stopped it. A real one would go on trying. Its events or messages
+    still wait.
+    """
 
 
 class MessagesFailed(AssertionError):
     """
-    Events or messages ended parked, held behind a parked one, or dead-lettered, and the test did not ask for that.
+    Events or messages were parked, held behind a parked one, or dead-lettered, and the test did not ask for that.
 
-    The `__cause__` of this error is the first error with which it happened.
+    The `__cause__` of this error is the error because of which the first of them failed.
     """
 
 
@@ -37,7 +42,7 @@ def require_no_failures(failures: Sequence[tuple[str, BaseException | None]], al
 
     Args:
         failures: a description and the error of each event or message that ended parked, held or dead-lettered.
-        allows: returns whether the test asked for an error.
+        allows: returns whether the test caused an error on purpose.
 
     Raises:
         MessagesFailed: there are other failures.
@@ -57,15 +62,15 @@ class Progress:
     Runs a processor and watches whether it makes progress. Hooks of the processor report progress and failures to this object.
 
     Args:
-        attempts: after so many failures in a row, the processor counts as stuck.
+        attempts: after how many failures in a row the processor counts as stuck.
     """
 
     def __init__(self, *, attempts: int) -> None:
         self._attempts, self._loop = attempts, asyncio.get_running_loop()
         self._failures: list[BaseException] = []
-        self._blocked: list[Any] = []  # the reports of the watchdog
+        self._blocked: list[Any] = []  # records which say that code of the test blocks the event loop
         self._moved_at = self._loop.time()
-        # Failures set this event, so that they are noticed at once. A timer would come too late when failures follow without a pause.
+        # Progress and failures set this event, so that `run` checks them at once. A timer would be late if failures follow without a pause.
         self._looking = asyncio.Event()
 
     def note_move(self) -> None:
