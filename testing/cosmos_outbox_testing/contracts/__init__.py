@@ -1,13 +1,13 @@
 """
-Test classes for adapters to other brokers. An adapter that you write passes them if it keeps the promises of its port:
+Test classes for adapters to other brokers. An adapter that you write passes them if it does what its port (its protocol) promises:
 
     class TestKafka(PublisherContract):
         @pytest.fixture
         def backend(self) -> PublisherBackend:
             return MyTopic()
 
-The adapters of this library pass the same classes. The tests are coroutines. So mark your class for the pytest plugin that runs
-coroutines (`pytest.mark.asyncio`), unless the plugin is set to run all of them.
+The adapters of this library pass the same tests. The tests are coroutines. So mark your class with `pytest.mark.asyncio`, unless your
+pytest plugin is set to run all coroutines.
 """
 
 import pytest

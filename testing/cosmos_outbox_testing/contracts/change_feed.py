@@ -1,4 +1,4 @@
-"""Tests that every implementation of the ChangeFeed port has to pass."""
+"""Tests that every implementation of the port ChangeFeed has to pass. Through this port, a worker reads the changes of a container."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cosmos_outbox.stored_documents import Document
 
 class ChangeFeedBackend(Protocol):
     """
-    The container that a test uses: the change feed under test, and a store through which the test writes.
+    The container that a test uses: `feed` is the change feed under test, and through `store` the test writes documents.
 
     split: splits the physical partition with the given id. None if a test cannot split partitions, as on a real account.
     recreate: deletes the container and creates it again under the same name. None if a test cannot do that.
@@ -36,7 +36,8 @@ class ChangeFeedBackend(Protocol):
 
 class ChangeFeedContract:
     """
-    Tests of a ChangeFeed on an empty container that is partitioned on `/partitionKey`. Override the fixtures `container` and `wide`.
+    Tests of a ChangeFeed on an empty container that is partitioned on `/partitionKey`. Override the fixtures `container` (one physical
+    partition) and `wide` (four).
     """
 
     @pytest.fixture
@@ -52,7 +53,7 @@ class ChangeFeedContract:
         )
 
     async def test_ranges_cover_every_key_once_and_have_different_ids(self, wide: ChangeFeedBackend) -> None:
-        """The ranges do not overlap and leave no gap, so exactly one lease reads each partition key (G2, G3)."""
+        """The ranges do not overlap and leave no gap. So the worker of exactly one lease reads the events of each partition key."""
         ranges = await wide.feed.physical_ranges()
 
         assert 4 == len({await wide.feed.partition_id(one) for one in ranges})
@@ -61,7 +62,7 @@ class ChangeFeedContract:
         assert all(left[1] == right[0] for left, right in itertools.pairwise(bounds))
 
     async def test_the_ranges_together_deliver_every_document_once(self, wide: ChangeFeedBackend) -> None:
-        """Reading all ranges side by side, as leases do, misses no document and returns none twice."""
+        """Workers read the ranges side by side, each by its lease. Together they miss no document and read none twice."""
         written = await _write_numbered(wide, 40)
 
         found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await _drain(wide, r))[0]]
@@ -71,7 +72,7 @@ class ChangeFeedContract:
     async def test_the_changes_of_a_key_come_in_commit_order_with_growing_lsns(
         self, container: ChangeFeedBackend
     ) -> None:
-        """The relay needs this to send the events of a partition key in the order of their commits (G3)."""
+        """The changes of a partition key come in commit order, so a worker can send the events of the key in this order."""
         await _write_numbered(container, 30, keys=3)
 
         documents, _ = await _drain(container, max_items=7)
@@ -93,7 +94,7 @@ class ChangeFeedContract:
     async def test_the_documents_of_a_batch_are_in_one_page_with_one_lsn(
         self, container: ChangeFeedBackend
     ) -> None:
-        """All documents of a batch are in one page, so the relay can put the events of a commit in order (G3)."""
+        """All documents of a batch are in one page, so the worker can put the events of a commit in order."""
         await _write(container, "k", "first")
         await _write(container, "k", *(f"doc-{number}" for number in range(25)))
 
@@ -107,7 +108,7 @@ class ChangeFeedContract:
     async def test_reading_from_a_continuation_begins_after_its_page(
         self, container: ChangeFeedBackend
     ) -> None:
-        """A worker that resumes from a checkpoint reads no change twice and skips none."""
+        """A worker that goes on from a saved position reads no change twice and skips none."""
         await _write_numbered(container, 10)
         page = await _read(container, max_items=4)
 
@@ -120,7 +121,7 @@ class ChangeFeedContract:
     async def test_the_continuation_of_an_empty_page_leads_to_the_next_change(
         self, container: ChangeFeedBackend, start: StartFrom
     ) -> None:
-        """A worker can save the position of a range without changes, and go on from there with the next change."""
+        """A worker can save the position of a range that has no changes yet, and later read the next change from this position."""
         if start is StartFrom.NOW:
             await _write(container, "k", "old")
         empty = await _read(container, start=start)
@@ -134,7 +135,7 @@ class ChangeFeedContract:
         self, container: ChangeFeedBackend
     ) -> None:
         """
-        A processor may begin at a time. Cosmos DB counts in whole seconds, so the feed begins with the first change of that second.
+        OUTBOX_START may be a time. Cosmos DB stores times in whole seconds, so the feed begins with the first change of that second.
         """
         await _write(container, "k", "recent")
         (recent,) = (await _read(container)).documents
@@ -146,17 +147,17 @@ class ChangeFeedContract:
     async def test_the_latest_lsn_shows_how_many_transactions_follow_a_page(
         self, container: ChangeFeedBackend
     ) -> None:
-        """A worker uses the difference to show its lag."""
+        """`latest_lsn` minus the LSN of the last document is the number of transactions that wait, which a worker shows as its lag."""
         await _write_numbered(container, 5, keys=1)
         page = await _read(container, max_items=2)
 
         assert page.latest_lsn is not None
         assert 3 == page.latest_lsn - page.documents[-1]["_lsn"]
 
-    async def test_the_children_of_a_split_range_go_on_from_its_continuation(
+    async def test_the_ranges_after_a_split_go_on_from_the_old_continuation(
         self, container: ChangeFeedBackend
     ) -> None:
-        """After a split, reading the children from the parent's position misses no change and returns none twice."""
+        """After Cosmos DB split a range, a worker reads the new ranges from the old position. It misses no change and reads none twice."""
         if container.split is None:
             pytest.skip("a test cannot split partitions of this backend")
         parent = await _the_range(container)
@@ -176,7 +177,7 @@ class ChangeFeedContract:
         assert partition not in {await container.feed.partition_id(child) for child in children}
 
     async def test_a_part_of_a_physical_range_can_be_read(self, container: ChangeFeedBackend) -> None:
-        """The range of a lease may be only a part of a physical partition, as after a merge."""
+        """After Cosmos DB merged two partitions, the range of a lease is only a part of a physical partition."""
         await _write_numbered(container, 40)
         middle = "20000000000000000000000000000000"
         low, _ = await _drain(container, FeedRange(min="", max=middle))
@@ -189,14 +190,14 @@ class ChangeFeedContract:
     async def test_a_reader_of_a_recreated_container_gets_an_error(
         self, container: ChangeFeedBackend
     ) -> None:
-        """A position in one container means nothing in another container of the same name. So a read of the old container raises."""
+        """A saved position means nothing in a new container of the same name. So a read for the old container raises an error."""
         if container.recreate is None:
             pytest.skip("a test cannot recreate a container of this backend")
         await _write(container, "k", "old")
         before = (await container.feed.describe()).container_rid
         page = await _read(container)
         await container.recreate()
-        # This call asks about the new container. It must not make the reader of the old container accept the new one.
+        # `describe` reads the id of the new container. A later read for the old container must still raise an error.
         assert before != (await container.feed.describe()).container_rid
         await _write(container, "k", "new-0", "new-1")
 
@@ -205,10 +206,10 @@ class ChangeFeedContract:
                 await _read(container, None, continuation, rid=before)
         assert ["new-0", "new-1"] == _ids((await _read(container)).documents)
 
-    async def test_the_latest_lsn_of_a_page_shows_a_position_beyond_the_feed(
+    async def test_the_latest_lsn_shows_that_a_saved_position_is_beyond_the_feed(
         self, container: ChangeFeedBackend
     ) -> None:
-        """If a container was set back, such as by a restore, its `latest_lsn` is lower than the position that a lease has saved."""
+        """After a container was restored from a backup, its `latest_lsn` is lower than the position that a lease has saved."""
         await _write_numbered(container, 5, keys=1)
         _, continuation = await _drain(container)
         ahead = await _read(container, None, '"5000"')
@@ -234,7 +235,8 @@ async def _write_numbered(
     backend: ChangeFeedBackend, count: int, name: str = "doc", *, keys: int | None = None
 ) -> list[str]:
     """
-    Write numbered documents, one after another, and return their ids. They have `keys` partition keys in turn, or by default one each.
+    Write numbered documents, one after another, and return their ids. The documents have `keys` partition keys in turn. By default,
+    each document has its own partition key.
     """
     for number in range(count):
         await _write(backend, f"key-{number % (keys or count)}", f"{name}-{number}", n=number)

@@ -1,4 +1,4 @@
-"""Tests that every implementation of the LeaseStore port has to pass."""
+"""Tests that every implementation of the port LeaseStore has to pass. Through this port, a worker reads and writes leases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LeaseStoreContract:
     async def test_a_change_to_a_returned_document_does_not_change_the_store(
         self, leases: LeaseStore
     ) -> None:
-        """The store keeps a copy of each document that it is given, and returns copies."""
+        """The store keeps a copy of each document that it is given, and returns copies. So callers may change their objects."""
         written: Document = {"id": "a", "properties": {"n": 0}}
         created = await leases.create(written)
         (listed,) = (await leases.list("a")).documents
@@ -52,7 +52,7 @@ class LeaseStoreContract:
         assert 7 == sum(isinstance(outcome, Conflict) for outcome in outcomes)
 
     async def test_only_one_of_several_writers_with_the_same_etag_succeeds(self, leases: LeaseStore) -> None:
-        """If several workers acquire the same lease at once, exactly one of them succeeds (G5)."""
+        """If several workers acquire the same lease at once, exactly one of them succeeds. So each range has one owner."""
         created = await leases.create({"id": "a"})
 
         outcomes = await asyncio.gather(
@@ -64,8 +64,11 @@ class LeaseStoreContract:
         assert 7 == sum(isinstance(outcome, PreconditionFailed) for outcome in outcomes)
         assert [(await leases.read("a", "a"))["n"]] == [winner["n"] for winner in winners]
 
-    async def test_a_list_has_the_documents_whose_ids_have_the_prefix(self, leases: LeaseStore) -> None:
-        """Workers compare this time with a lease's `_ts`, so the clock of Cosmos DB decides which leases have expired."""
+    async def test_a_list_has_the_documents_whose_ids_begin_with_a_prefix(self, leases: LeaseStore) -> None:
+        """
+        The list also has the time of Cosmos DB, `read_at`. Workers compare it with the `_ts` of a lease, so the clock of Cosmos DB
+        decides which leases have expired.
+        """
         for name in ("p..0", "p..1", "p.info", "other..0"):
             await leases.create({"id": name})
 
@@ -76,7 +79,7 @@ class LeaseStoreContract:
         assert abs(listing.read_at - datetime.now(UTC)) < timedelta(seconds=60)
 
     async def test_a_list_of_many_documents_is_complete(self, leases: LeaseStore) -> None:
-        """A lease that is missing from the list would have no worker, so the events of its range would not be sent (G2)."""
+        """If a lease were missing from the list, no worker would acquire it, and the events of its range would not be sent."""
         await asyncio.gather(*(leases.create({"id": f"p..{number}"}) for number in range(250)))
 
         assert 250 == len((await leases.list("p..")).documents)
@@ -106,7 +109,7 @@ class LeaseStoreContract:
             await leases.read("a", "a")
 
     async def test_a_document_is_gone_when_its_ttl_has_passed(self, leases: LeaseStore) -> None:
-        """A lock that a worker took before it died disappears when its time to live has passed."""
+        """If a worker dies while it holds a lock document, Cosmos DB deletes the document later, so other workers can go on."""
         await leases.create({"id": "a", "ttl": 1})
 
         async def is_gone() -> bool:

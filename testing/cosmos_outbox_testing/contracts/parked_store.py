@@ -1,4 +1,4 @@
-"""Tests that every implementation of the ParkedStore port has to pass."""
+"""Tests that every implementation of the port ParkedStore has to pass. Through this port, workers and consumers park keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ParkedStoreContract:
         self,
         store: ParkedStore,
     ) -> None:
-        """No document of a key is lost or repeated between two pages, however many documents there are (G2)."""
+        """No document of a key is lost or repeated between two pages. Otherwise a release would lose or repeat an event."""
         for start in range(0, 250, 50):
             await store.commit(KEY, [create(f"{number:03d}") for number in range(start, start + 50)])
         await store.commit("l", [create("other", key="l")])
@@ -44,8 +44,8 @@ class ParkedStoreContract:
         ]
         assert ["003", "004"] == [document["id"] for document in await store.page(KEY, after="002", limit=2)]
 
-    async def test_the_held_events_of_one_epoch_are_read_by_position(self, store: ParkedStore) -> None:
-        """A release reads the held events in order (G3), and does not read events of an earlier parking of the key."""
+    async def test_the_events_of_one_parking_are_read_by_position(self, store: ParkedStore) -> None:
+        """A key gets a new `epoch` each time it is parked. A release reads the events of this epoch in order, and no earlier ones."""
         await store.commit(KEY, [create(f"e{9 - place}", epoch="now", position=place) for place in range(10)])
         await store.commit(KEY, [create("earlier", epoch="before", position=3), create("key", epoch="now")])
         assert [3, 4, 5] == [
@@ -55,7 +55,7 @@ class ParkedStoreContract:
         assert () == await store.queue("l", epoch="now", first=0, limit=3)
 
     async def test_a_store_says_which_of_the_given_documents_exist(self, store: ParkedStore) -> None:
-        """The caller uses this to leave out events that are held already, so that no event is held twice."""
+        """A worker uses this to leave out events that are held already, so that no event is held twice."""
         await store.commit(KEY, [create("a"), create("b"), create('odd "c" \' d')])
         assert {"a", 'odd "c" \' d'} == await store.present(KEY, ["a", "x", 'odd "c" \' d'])
         assert frozenset() == await store.present("l", ["a"])
@@ -65,7 +65,7 @@ class ParkedStoreContract:
         self,
         store: ParkedStore,
     ) -> None:
-        """A processor never sees the parked keys of another processor or of another container."""
+        """Several processors may share a parked container. Each must see only the keys that it parked for its own data container."""
         for name, fields in {
             "ours": {"key": "k", "processor": "p", "container": "c"},
             "another's": {"key": "k", "processor": "q", "container": "c"},
@@ -80,7 +80,7 @@ class ParkedStoreContract:
 
     async def test_a_store_lists_the_partition_keys_that_have_events(self, store: ParkedStore) -> None:
         """
-        A replay uses this to skip partition keys without events. A key that is no longer parked may still have events in the store.
+        A replay uses this list to know for which keys it has to read the store. A key that is no longer parked may still have events there.
         """
         for name, kinds in {"held": ("parkedKey", "parkedEvent"), "recorded": ("parkedEvent",) * 2}.items():
             await store.commit(name, [create(f"{n}", key=name, type=kind) for n, kind in enumerate(kinds)])
@@ -94,10 +94,10 @@ class ParkedStoreContract:
             await store.commit(KEY, [create("key"), create("event")])
         assert "key" == refused.value.document_id
 
-    async def test_only_one_of_an_append_and_a_delete_of_the_key_succeeds(self, store: ParkedStore) -> None:
+    async def test_a_key_is_not_deleted_while_an_event_is_appended(self, store: ParkedStore) -> None:
         """
-        A worker appends an event to a parked key while another process deletes the key's document. Only one of them succeeds, so no event
-        stays behind in the store (G2).
+        A worker appends an event to a parked key while another process deletes the key's document. Only one of the two succeeds.
+        Otherwise the event would stay in the store without its key, and would never be sent.
         """
         for number in range(10):
             await store.commit(KEY, [create("key")])
@@ -113,7 +113,7 @@ class ParkedStoreContract:
                 await store.commit(KEY, [delete("key")])
 
     async def test_a_batch_can_delete_and_replace_documents(self, store: ParkedStore) -> None:
-        """One batch may create, replace and delete."""
+        """One batch may create, replace and delete documents, so a release changes a key and its events in one transaction."""
         await store.commit(KEY, [create("key", n=1), create("a"), create("b")])
         etag = await etag_of(store, "key")
         await store.commit(KEY, [replace("key", etag, n=2), delete("a"), replace("b", None, status="sent")])

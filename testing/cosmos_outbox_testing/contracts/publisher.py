@@ -1,4 +1,4 @@
-"""Tests that every implementation of the Publisher port has to pass."""
+"""Tests that every implementation of the port Publisher has to pass. Through this port, a worker sends messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishErro
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
-_ATTEMPTS = 20  # after so many failures in a row, a test gives up
+_ATTEMPTS = 20  # a test gives up after this many failures in a row
 _ON_DEMAND = "this topic does not fail on demand"
 
 
 class Trouble(StrEnum):
-    """A fault that a test asks for. It affects the next send."""
+    """A fault that a test asks for. The next send fails in this way."""
 
     LOST = "the connection breaks before the batch is stored"
     ACK_LOST = "the connection breaks after the batch was stored"
@@ -31,9 +31,9 @@ class Trouble(StrEnum):
 
 class PublisherBackend(Protocol):
     """
-    The topic that a test uses: the publisher under test, and methods to read the topic and to ask for faults.
+    The topic that a test uses: `publisher` is under test, and the methods read the topic or make sends fail.
 
-    A backend that does not override the methods for faults skips the tests that need them.
+    `trouble` and `slow` skip the test. Override them if your topic can fail on demand, and the tests of failures are run.
     """
 
     publisher: Publisher
@@ -42,16 +42,16 @@ class PublisherBackend(Protocol):
         """
         Return the messages of a session that arrived since the last call, up to the message `last`.
 
-        If more messages follow it, return one of them too, so that the test fails.
+        If more messages follow `last`, return one of them, too. The test then fails because of the additional message.
         """
         ...
 
     def trouble(self, kind: Trouble) -> None:
-        """Have the next send fail in the given way. A topic that is disabled stays disabled until `recover`."""
+        """Make the next send fail in the given way. A topic that is disabled stays disabled until `recover` is called."""
         pytest.skip(_ON_DEMAND)
 
     def slow(self, seconds: float) -> None:
-        """Have each batch take so many seconds until it is accepted."""
+        """Make the topic take this many seconds to accept each batch."""
         pytest.skip(_ON_DEMAND)
 
     def recover(self) -> None:
@@ -78,14 +78,14 @@ def messages_of(session: str, count: int, *, first: int = 0, size: int = 0) -> l
 
 class PublisherContract:
     """
-    Tests of a Publisher. Override the fixture `backend`, and attributes where the topic differs from Service Bus.
+    Tests of a Publisher. Override the fixture `backend`. Override an attribute if your topic differs from Service Bus.
 
     Attributes:
         drops_repetitions: whether the topic drops a message whose id it has seen before. If it does not, readers have to drop such
-            messages by their ids. The tests then check only the order of the first copies.
+            messages by their ids, and the tests check only the order of the first copies.
         most_bytes: more bytes than the topic accepts in one message.
-        delivers_later: whether the topic keeps a message until its `deliver_at`. If it does not, the publisher has to reject
-            messages that have one in the future.
+        delivers_later: whether the topic keeps a message until its `deliver_at`. If it does not, the publisher has to reject a message
+            whose `deliver_at` is in the future.
     """
 
     drops_repetitions: ClassVar[bool] = True
@@ -118,21 +118,21 @@ class PublisherContract:
         assert sent == await backend.received(session, last=sent[-1])
 
     async def test_ids_may_have_128_characters_of_any_script(self, backend: PublisherBackend) -> None:
-        """Partition keys and ids of events may have 128 characters. Their messages must not change them."""
+        """Partition keys and ids of events may have 128 characters of any script. They must arrive unchanged as session and message ids."""
         session = ("é☃" * 64)[: 128 - 32] + uuid.uuid4().hex
         sent = replace(a_message(session), message_id=uuid.uuid4().hex + "ж" * 96)
         await backend.publisher.publish(0, [sent])
         assert [sent] == await backend.received(session, last=sent)
 
     async def test_publishing_no_messages_succeeds(self, backend: PublisherBackend) -> None:
-        """A call of `publish` without messages returns without an error."""
+        """`publish` with an empty list of messages returns without an error, so callers need not check for it."""
         await backend.publisher.publish(0, [])
 
     async def test_the_messages_of_successive_calls_arrive_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
         """
-        When `publish` has returned, all its messages are in the topic. So the messages of the next call come after them.
+        When `publish` has returned, all its messages are in the topic. So the messages of the next call arrive later.
         """
         sent = messages_of(session, 60)
         for start in range(0, 60, 7):
@@ -142,7 +142,7 @@ class PublisherContract:
     async def test_one_call_sends_the_messages_of_several_sessions_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """The relay sends the events of many partition keys in one call."""
+        """A worker sends the events of many partition keys in one call, and the events of each key have to arrive in order."""
         sessions = [f"{session}-{letter}" for letter in "abc"]
         sent = {name: messages_of(name, 10) for name in sessions}
         interleaved = [message for group in zip(*sent.values(), strict=True) for message in group]
@@ -152,23 +152,25 @@ class PublisherContract:
     async def test_messages_that_need_several_batches_arrive_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """A call may carry more messages than the broker takes at once."""
+        """One call of `publish` may have more messages than fit into one batch of the broker."""
         sent = messages_of(session, 50, size=10_000)
         await backend.publisher.publish(0, sent)
         assert sent == await backend.received(session, last=sent[-1])
 
-    async def test_calls_on_one_lane_run_one_after_another(
+    async def test_calls_on_one_lane_of_a_publisher_run_one_after_another(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """Calls on one lane wait for each other, so that a lane is one ordered stream."""
+        """A lane is one of a publisher's parallel senders. Calls on the same lane wait for each other, so its messages keep their order."""
         lane = backend.publisher.lanes - 1
         sessions = [f"{session}-{number}" for number in range(4)]
         calls = [[*messages_of(name, 5), *messages_of(name, 5, first=5)] for name in sessions]
         await asyncio.gather(*(backend.publisher.publish(lane, call) for call in calls))
         assert calls == await _everything_received(backend, calls)
 
-    async def test_several_lanes_can_send_at_once(self, backend: PublisherBackend, session: str) -> None:
-        """Calls on different lanes can run at the same time."""
+    async def test_several_lanes_of_a_publisher_can_send_at_once(
+        self, backend: PublisherBackend, session: str
+    ) -> None:
+        """A publisher has several parallel senders (lanes). Calls on different lanes can run at the same time."""
         lanes = backend.publisher.lanes
         assert lanes >= 1
         sent = [messages_of(f"{session}-{lane}", 30) for lane in range(lanes)]
@@ -177,8 +179,8 @@ class PublisherContract:
 
     async def test_a_repeated_message_is_dropped(self, backend: PublisherBackend, session: str) -> None:
         """
-        After a relay died, its successor sends a page again. The topic drops the messages that it has already, or else readers recognize
-        them by their ids.
+        After a worker died, another worker sends its page again. The topic drops the messages that it already has, or readers drop them
+        by their ids.
         """
         sent, new = messages_of(session, 5), a_message(session, 5)
         await backend.publisher.publish(0, sent)
@@ -189,7 +191,8 @@ class PublisherContract:
         self, backend: PublisherBackend, session: str
     ) -> None:
         """
-        `MessageRejected` says that the broker will never accept a message of the call. A call with a single message shows which one.
+        `MessageRejected` says that the broker will never accept one of the messages. The worker then sends them in separate calls, to
+        find out which one.
         """
         before, after = messages_of(session, 3), a_message(session, 4)
         giant = a_message(session, 3, size=self.most_bytes)
@@ -205,7 +208,7 @@ class PublisherContract:
     async def test_a_message_for_later_arrives_once_at_its_time(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """A message with a future `deliver_at` must not arrive early or be lost. If it is sent again, it arrives once."""
+        """A message whose `deliver_at` is in the future must not arrive early or be lost. If it is sent twice, it arrives once."""
         due = datetime.now(UTC) + timedelta(seconds=2)
         later, past = (replace(a_message(session, n), deliver_at=due - timedelta(days=n)) for n in range(2))
         if not self.delivers_later:
@@ -215,7 +218,8 @@ class PublisherContract:
         for _ in range(2):
             await backend.publisher.publish(0, [later, past])
         received = await backend.received(session, last=past)
-        if datetime.now(UTC) < due:  # otherwise the machine was too busy to see that a message waits
+        # On a busy machine the message may be due by now, and the test cannot say whether it waited.
+        if datetime.now(UTC) < due:
             assert [past.message_id] == [one.message_id for one in self.dedupe(received)]
         while later.message_id not in {one.message_id for one in received}:
             await asyncio.sleep(0.05)
@@ -227,8 +231,8 @@ class PublisherContract:
         self, backend: PublisherBackend, session: str, kind: Trouble
     ) -> None:
         """
-        After an error, the first `accepted` messages are in the topic. To send the others again loses none and keeps the order. The error
-        is a `BrokerUnavailable`, which says to try again: no event may be parked because a broker was busy.
+        The error says how many messages were `accepted`. To send the remaining messages again loses none and keeps the order. The error is a
+        `BrokerUnavailable`, so the worker tries again: no event may be parked because the broker was busy.
         """
         sent = messages_of(session, 40)
         await backend.publisher.publish(0, sent[:10])
@@ -243,8 +247,8 @@ class PublisherContract:
         self, backend: PublisherBackend, session: str
     ) -> None:
         """
-        `TopicUnavailable` says that an operator has to act, and that no message is at fault. The first call may raise
-        `BrokerUnavailable` instead, because its open link breaks.
+        While the topic is disabled, `TopicUnavailable` says that an operator has to act, and that no message is wrong. The first call may
+        raise `BrokerUnavailable` instead, because its open link breaks.
         """
         backend.trouble(Trouble.NO_TOPIC)
         with pytest.raises((BrokerUnavailable, TopicUnavailable)) as refused:
@@ -261,26 +265,28 @@ class PublisherContract:
         self, backend: PublisherBackend, session: str
     ) -> None:
         """
-        A relay that loses its lease cancels its sends. If their messages arrived later, they could come after those of the next owner.
+        A worker that loses its lease cancels its sends. If messages of a cancelled send arrived later, they could arrive after newer
+        messages of the lease's next owner.
         """
         sent, other_lane = messages_of(session, 60, size=10_000), backend.publisher.lanes - 1
-        # Open the other lane now, because an earlier test may have cut its connection.
+        # Send on the other lane first: an earlier test may have cut its connection, and the marker below must not wait for a new one.
         await _publish_until_accepted(backend.publisher, other_lane, [a_message(f"{session}-b")])
         backend.slow(0.2)
         call = asyncio.create_task(backend.publisher.publish(0, sent))
-        # Cancel the call while one of its several batches is under way.
+        # Wait until the call has sent a part of its batches, and cancel it then.
         await asyncio.sleep(0.3)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         backend.recover()
         marker = a_message(session, 999)
-        await backend.publisher.publish(other_lane, [marker])  # the lease's next owner sends like this
+        # Send the marker on the other lane, because the next owner of the lease sends over another link, too.
+        await backend.publisher.publish(other_lane, [marker])
         *before, last = await backend.received(session, last=marker)
         assert marker == last
         assert before == sent[: len(before)]
         assert len(before) < len(sent)
-        # The next owner of the lease sends all messages again. Those that are missing arrive, in order.
+        # The next owner of the lease sends all messages again. The messages that the cancelled call did not send arrive now, in order.
         await backend.publisher.publish(0, sent)
         again = await backend.received(session, last=sent[-1])
         assert sent == self.dedupe([*before, *again])
@@ -294,7 +300,7 @@ class PublisherContract:
 async def _publish_until_accepted(
     publisher: Publisher, lane: int, messages: Sequence[OutboundMessage]
 ) -> list[PublishError]:
-    """Publish messages again after each failure, without those that were accepted, as the relay does. Return the failures."""
+    """Publish messages as a worker does: after each failure, send those again that were not accepted. Return the failures."""
     failures: list[PublishError] = []
     for _ in range(_ATTEMPTS):
         try:
@@ -310,5 +316,5 @@ async def _publish_until_accepted(
 async def _everything_received(
     backend: PublisherBackend, sent: Iterable[Sequence[OutboundMessage]]
 ) -> list[list[OutboundMessage]]:
-    """Return the messages that arrived in several sessions. `sent` has, for each session, the messages that were sent to it."""
+    """Return the messages that arrived in each of several sessions. `sent` has a list of the sent messages for each session."""
     return await asyncio.gather(*(backend.received(each[-1].session_id, last=each[-1]) for each in sent))

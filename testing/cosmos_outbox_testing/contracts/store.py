@@ -1,4 +1,4 @@
-"""Tests that every implementation of the Store port has to pass."""
+"""Tests that every implementation of the port Store has to pass. Through this port, an outbox reads and commits entities and events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
 
 KEY = "key é/+'%"  # with special characters, because a partition key is sent in an HTTP header
-# Texts that are no continuation tokens. Some look like those of the store in memory, or of a Cosmos DB query.
+# Texts that are no continuation tokens. Some look like tokens of the store in memory, or of a Cosmos DB query.
 NO_TOKENS = [
     "no token",
     "\0",
@@ -52,7 +52,7 @@ def delete(document_id: str, etag: str | None = None) -> Write:
 
 
 def others(count: int) -> list[Write]:
-    """Return so many valid writes. A test puts them in a batch before a write that the store may refuse."""
+    """Return `count` valid writes. A test puts them into a batch before a write that the store may refuse."""
     return [create(f"other{n}") for n in range(count)]
 
 
@@ -73,7 +73,7 @@ async def pages(
     partition_key: str | None = None,
     include_deleted: bool = True,
 ) -> list[list[tuple[str, str]]]:
-    """List all documents of some types. Return, for each page, the id and the partition key of each document."""
+    """List all documents of the given types. Return a list for each page, with the id and the partition key of each document."""
     found: list[list[tuple[str, str]]] = []
     continuation = None
     while True:
@@ -106,7 +106,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("count", [1, 2], ids=["single", "batch"])
     async def test_a_committed_document_is_read_as_it_was_written(self, store: Store, count: int) -> None:
-        """A commit returns the etags of the documents that it wrote, so that the next conditional write needs no read."""
+        """A read returns what was committed. A commit returns the etags of its documents, so the next conditional write needs no read."""
         writes = [create(f"d{n}", data={"text": "ü✓", "nested": [1, None, True]}) for n in range(count)]
 
         result = await store.commit(KEY, writes)
@@ -125,7 +125,7 @@ class StoreContract:
         assert "missing" == caught.value.document_id
 
     async def test_two_partition_keys_can_have_documents_with_the_same_id(self, store: Store) -> None:
-        """Two documents with the same id may exist in two partition keys."""
+        """In Cosmos DB an id is unique only within a partition key, so two partition keys may each have a document with the same id."""
         await store.commit(KEY, [create("a")])
         await store.commit("other", [create("a", key="other")])
 
@@ -138,7 +138,7 @@ class StoreContract:
         self,
         store: Store,
     ) -> None:
-        """With `NotModified`, a reader that has the newest version does not transfer the document again."""
+        """If the reader has the newest version already, `NotModified` says so, and the document is not transferred again."""
         first = (await store.commit(KEY, [create("a")])).etags[0]
         with pytest.raises(NotModified) as caught:
             await store.read("a", KEY, if_none_match=first)
@@ -149,8 +149,8 @@ class StoreContract:
 
     async def test_a_read_of_the_newest_version_finds_the_last_commit(self, store: Store) -> None:
         """
-        With `newest=True` a read is answered where writes go. So it returns the last committed version, and raises `NotFound` only if the
-        document does not exist.
+        Cosmos DB may answer a read from a replica that is behind. With `newest=True`, the read returns the last committed version, and
+        raises `NotFound` only if the document does not exist.
         """
         first = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
@@ -162,7 +162,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("no_etag", NO_ETAGS)
     async def test_a_text_that_is_no_etag_matches_no_document(self, store: Store, no_etag: str) -> None:
-        """Only the etag of the document itself matches the document. Other texts that a caller may send, such as `*`, never match."""
+        """Only the document's own etag matches it. Another text that a caller passes as an etag, such as `*`, never matches."""
         etag = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         for form in (no_etag, f"W/{etag}", f" {etag}", str(etag).strip('"')):
             assert etag == (await store.read("a", KEY, if_none_match=form))["_etag"]
@@ -173,7 +173,7 @@ class StoreContract:
                     assert ("a", form) == (caught.value.document_id, caught.value.expected)
 
     async def test_a_later_change_to_a_document_object_is_not_stored(self, store: Store) -> None:
-        """The store keeps a copy of each document that it is given, and returns copies."""
+        """The store keeps a copy of each document that it is given, and returns copies. So callers may change their objects."""
         written = a_document("a", data={"tags": ["one"]})
         await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=written)])
         page = await store.list(
@@ -201,7 +201,7 @@ class StoreContract:
     async def test_the_error_of_a_refused_commit_names_the_document(
         self, store: Store, refused: Write, error: type[StoreError], named: str | None, count: int
     ) -> None:
-        """The error names the document whose write was refused, and the expected etag. No write of the batch is applied (G1)."""
+        """The error names the document whose write was refused, and the expected etag. No write of the batch is applied."""
         old = (await store.commit(KEY, [create("taken", n=1)])).etags[0]
         await store.commit(KEY, [replace("taken", old, n=2)])
         write = dataclasses.replace(refused, etag=old if refused.etag == "old" else refused.etag)
@@ -225,7 +225,7 @@ class StoreContract:
         assert [] == await present(store, "a")
 
     async def test_only_one_of_several_commits_with_the_same_etag_succeeds(self, store: Store) -> None:
-        """If several writers commit at the same time with the same etag, one writes its whole batch and the others write nothing (G1)."""
+        """If several writers commit at the same time with the same etag, one writes its whole batch and the others write nothing."""
         etag = (await store.commit(KEY, [create("a", n=-1)])).etags[0]
 
         async def attempt(n: int) -> int:
@@ -260,7 +260,8 @@ class StoreContract:
         self, store: Store, writes: list[Write], errors: type[StoreError] | tuple[type[StoreError], ...]
     ) -> None:
         """
-        A batch may have at most 100 operations, 2 MB, and one partition key. A larger one is refused with an error that is not retriable.
+        A batch may have at most 100 operations, 2 MB and one partition key. The error for any other batch is not retriable, so no caller
+        tries again.
         """
         with pytest.raises(errors) as caught:
             await store.commit(KEY, writes)
@@ -283,7 +284,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("page_size", [1, 2, 3, 100])
     async def test_the_pages_of_a_partition_key_are_ordered_by_id(self, store: Store, page_size: int) -> None:
-        """A list of one partition key returns its documents in the order of their ids, and no document of another key."""
+        """A list of one partition key returns its documents in the order of their ids, and no documents of other keys."""
         for document_id in "dbace":
             await store.commit(KEY, [create(document_id)])
         await store.commit("other", [create("b", key="other")])
@@ -310,7 +311,7 @@ class StoreContract:
         assert [[]] == await pages(store, "nothing", page_size=5)
 
     async def test_a_store_reads_its_own_writes(self, store: Store) -> None:
-        """A read after a commit of the same store returns what was committed, and not the older state of a replica."""
+        """After a commit, a read through the same store returns what was committed, and not the older state of a replica."""
         etag = (await store.commit(KEY, [create("a", n=0)])).etags[0]
         for n in range(1, 6):
             etag = (await store.commit(KEY, [create(f"e{n}"), replace("a", etag, n=n)])).etags[1]
@@ -321,7 +322,7 @@ class StoreContract:
     async def test_an_unknown_continuation_token_is_refused(
         self, store: Store, continuation: str, partition_key: str | None
     ) -> None:
-        """A continuation token that no store returned is refused. The list must not begin at its first page instead."""
+        """A continuation token that no store returned is refused. If the list began at its first page instead, callers would loop."""
         await store.commit(KEY, [create("a"), create("b")])
         with pytest.raises(InvalidRequest):
             await store.list(

@@ -1,4 +1,4 @@
-"""Tests that every implementation of the Subscription port has to pass."""
+"""Tests that every implementation of the port Subscription has to pass. Through this port, a consumer receives and settles messages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Letters = list[tuple[str, str, str]]
 
 
 async def dead_letters_of(entity: SubscriptionBackend) -> Letters:
-    """Return the id, reason and description of each dead letter, also if the backend's method is a coroutine."""
+    """Return the id, reason and description of each dead letter. The backend's method `dead_letters` may be a coroutine or not."""
     found = entity.dead_letters()
     return found if isinstance(found, list) else await found
 
 
 class SubscriptionBackend(Protocol):
-    """The subscription under test, and what a test needs to control its broker."""
+    """The subscription under test, and methods with which a test sends messages, ends locks and makes the broker unavailable."""
 
     subscription: Subscription
 
@@ -38,7 +38,7 @@ class SubscriptionBackend(Protocol):
         ...
 
     async def passes(self, seconds: float) -> None:
-        """Let so many seconds pass at the broker, so that locks end."""
+        """Let this many seconds pass at the broker, for instance to end locks."""
         ...
 
     async def waited_for(self) -> None:
@@ -58,7 +58,7 @@ class SubscriptionBackend(Protocol):
         ...
 
     def stored(self) -> int:
-        """Return how many messages the broker still stores. Deferred messages count, dead letters do not."""
+        """Return how many messages the subscription still has. Deferred messages are counted, but not dead letters."""
         ...
 
 
@@ -69,10 +69,10 @@ class Opened(Protocol):
         self, *, sessions: bool = True, max_deliveries: int = 10, prefetch: int | None = None
     ) -> AbstractAsyncContextManager[SubscriptionBackend]:
         """
-        Open a subscription.
+        Open an empty subscription.
 
-        `prefetch` is how many messages the client may fetch before it is asked for them, if the client can do so. By default the client
-        decides.
+        `prefetch` is how many messages the client may fetch before `receive` asks for them. By default the client decides. A client that
+        never fetches messages in advance may ignore it.
         """
         ...
 
@@ -119,7 +119,7 @@ async def holding(
 
 
 async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str, int]]:
-    """Accept so many sessions and complete the messages that are left. Return the id and the delivery count of each message."""
+    """Accept this number of sessions, and complete the messages that are left in them. Return each message's id and delivery count."""
     found = []
     for _ in range(sessions):
         session = await accept_session(entity)
@@ -141,7 +141,7 @@ class SubscriptionContract:
         raise NotImplementedError(_NOT_OPENED)
 
     async def test_the_messages_of_a_session_are_received_in_order(self, opened: Opened) -> None:
-        """A receiver gets the next message of a session only after it settled the one before (I2)."""
+        """A receiver gets the next message of a session only after it settled the previous one, so effects happen in order."""
         async with holding(opened, "a1", "b1", "a2", "b2", "a3") as (entity, session):
             assert "a" == session.id
             for name in ("a1", "a2", "a3"):
@@ -151,7 +151,7 @@ class SubscriptionContract:
             assert 2 == entity.stored()
 
     async def test_a_session_has_one_holder_at_a_time(self, opened: Opened) -> None:
-        """Two receivers never hold the same session at the same time (I2)."""
+        """Two receivers never hold the same session at the same time. Otherwise they could handle its messages out of order."""
         async with holding(opened, "a1", "b1") as (entity, first):
             second = await accept_session(entity)
             assert {"a", "b"} == {first.id, second.id}
@@ -181,12 +181,12 @@ class SubscriptionContract:
             assert "a2" == (await waiting).message_id
 
     async def test_accept_returns_none_if_no_session_has_messages(self, opened: Opened) -> None:
-        """If no session has messages, `accept` returns None after its time instead of raising an error."""
+        """If no session has messages, `accept` returns None after the time that it may wait, instead of raising an error."""
         async with opened() as entity:
             assert await entity.subscription.accept(BRIEFLY) is None
 
     async def test_a_cancelled_accept_leaves_no_session_locked(self, opened: Opened) -> None:
-        """A process that stops cancels its calls of `accept`. No session may stay locked by them."""
+        """A process that stops cancels its calls of `accept`. If a session stayed locked, no other process could receive from it."""
         async with opened() as entity:
             waiting = asyncio.create_task(accept_session(entity))
             await entity.waited_for()
@@ -196,9 +196,8 @@ class SubscriptionContract:
             await entity.send("a1", "b1", "c1", "d1", "e1", "f1")
             calls = [asyncio.create_task(accept_session(entity)) for _ in range(6)]
             for call in calls:
-                await asyncio.sleep(
-                    0.12
-                )  # so that each call is cancelled at another moment; to open a session takes about a second
+                # Opening a session takes about a second. Cancel each call at a different moment.
+                await asyncio.sleep(0.12)
                 call.cancel()
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if not isinstance(ended, BaseException):
@@ -210,8 +209,8 @@ class SubscriptionContract:
 
     async def test_each_settlement_has_its_effect_at_the_broker(self, opened: Opened) -> None:
         """
-        `Complete` removes a message (I3). `Retry` delivers it again before later messages (I2), and counts the delivery. `Defer` keeps it
-        for a receiver that asks for its sequence number. `DeadLetter` moves it to the dead letters, with a reason and a description.
+        `Complete` removes a message. `Retry` delivers it again before later messages, and counts the delivery. `Defer` keeps it for a
+        receiver that asks for its sequence number. `DeadLetter` moves it to the dead letters, with a reason and a description.
         """
         letter = DeadLetter(reason="unreadable", description="no JSON ☃")
         for settlement, left, stored in (
@@ -229,7 +228,7 @@ class SubscriptionContract:
                 dead = [("a1", letter.reason, letter.description)] if settlement is letter else []
                 assert dead == await dead_letters_of(entity)
 
-    async def test_a_session_goes_on_after_a_dead_letter(self, opened: Opened) -> None:
+    async def test_a_session_goes_on_after_one_of_its_messages_is_dead_lettered(self, opened: Opened) -> None:
         """A message that was dead-lettered does not keep the later messages of its session waiting."""
         async with holding(opened, "a1", "a2") as (_, session):
             await settle_next(session, DeadLetter(reason="r", description="d"))
@@ -237,8 +236,8 @@ class SubscriptionContract:
 
     async def test_a_closed_session_can_be_accepted_at_once(self, opened: Opened) -> None:
         """
-        A process that stops closes its sessions, so that another process gets them at once. The messages that it had received do not
-        count as delivered. `close` may be called twice.
+        A process that stops closes its sessions, so that another process gets them at once. A message that was received but not settled
+        does not count as delivered. `close` may be called twice.
         """
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
@@ -251,7 +250,7 @@ class SubscriptionContract:
             assert [("a1", 0), ("a2", 0)] == await rest(entity)
 
     async def test_sessions_that_are_closed_are_accepted_in_turn(self, opened: Opened) -> None:
-        """Sessions that are closed without a result are accepted again only after the other sessions (I4)."""
+        """A session that was closed is accepted again only after the other sessions, so a failing key does not stop other keys."""
         async with opened() as entity:
             await entity.send("a1", "b1", "c1")
             taken = []
@@ -262,7 +261,7 @@ class SubscriptionContract:
             assert {"a", "b", "c"} == set(taken[:3]) == set(taken[3:])
 
     async def test_a_message_becomes_a_dead_letter_after_its_last_delivery(self, opened: Opened) -> None:
-        """The broker dead-letters a message that was delivered `max_deliveries` times."""
+        """The broker dead-letters a message that was delivered `max_deliveries` times, so a message is not retried for ever."""
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
             for count in range(2):
@@ -286,8 +285,8 @@ class SubscriptionContract:
             await session.settle(message, Complete())
             assert "a2" == (await receive_message(session)).message_id
 
-    async def test_a_session_is_not_trusted_longer_than_its_lock_lasts(self, opened: Opened) -> None:
-        """`trusted_until` is never later than the end of the lock (I5)."""
+    async def test_a_session_counts_as_locked_no_longer_than_its_lock_lasts(self, opened: Opened) -> None:
+        """`trusted_until` is never later than the end of the lock, so a consumer settles nothing after another process got the session."""
         async with holding(opened, "a1") as (_, session):
             loop = asyncio.get_running_loop()
             assert loop.time() < session.trusted_until <= loop.time() + LOCK_SECONDS
@@ -298,7 +297,7 @@ class SubscriptionContract:
         self,
         opened: Opened,
     ) -> None:
-        """After the lock is lost, `receive`, `renew` and `settle` raise `LockLost`. The next holder sees the delivery counted (I5)."""
+        """After the lock is lost, `receive`, `renew` and `settle` raise `LockLost`. For the next holder, the delivery is counted."""
         async with opened(prefetch=0) as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")
             held = await asyncio.gather(*(accept_session(entity) for _ in range(3)))
@@ -323,7 +322,7 @@ class SubscriptionContract:
     async def test_a_receiver_that_lost_the_lock_does_not_disturb_the_next_holder(
         self, opened: Opened
     ) -> None:
-        """If a receiver settles or closes after it lost the lock, nothing changes for the receiver that holds the lock now (I5)."""
+        """If a receiver settles or closes after it lost the lock, nothing changes for the receiver that holds the lock now."""
         async with holding(opened, "a1", "a2") as (entity, late):
             message = await receive_message(late)
             await entity.passes(LOCK_SECONDS + 1)
@@ -338,7 +337,7 @@ class SubscriptionContract:
             await holder.close()
 
     async def test_a_message_is_received_after_an_outage_of_the_broker(self, opened: Opened) -> None:
-        """During an outage, calls raise errors of this library. Afterwards the message is delivered again (I3)."""
+        """While the broker does not answer, calls raise errors of this library. Afterwards the message is delivered again."""
         async with holding(opened, "a1") as (entity, session):
             entity.go_away()
             with pytest.raises(SubscriptionUnavailable):
@@ -349,8 +348,8 @@ class SubscriptionContract:
             entity.come_back()
             assert [("a1", 0)] == await rest(entity)
 
-    async def test_an_accept_that_waits_raises_when_the_broker_goes_away(self, opened: Opened) -> None:
-        """A call of `accept` that waits when the connection breaks raises an error at once."""
+    async def test_a_waiting_accept_raises_when_the_broker_goes_away(self, opened: Opened) -> None:
+        """If the connection breaks while a call of `accept` waits for a session, the call raises an error at once."""
         async with opened() as entity:
             waiting = asyncio.create_task(entity.subscription.accept(20))
             try:
@@ -358,13 +357,13 @@ class SubscriptionContract:
                 entity.go_away()
                 with pytest.raises(SubscriptionUnavailable):
                     await waiting
-            # If the broker cannot be made unavailable, `go_away` skips the test. Cancel the call also then, or else it would accept a
-            # session of the next test.
+            # Cancel the call even if `go_away` skips the test, because the broker cannot be made unavailable. The call would otherwise
+            # accept a session of the next test.
             finally:
                 waiting.cancel()
 
     async def test_prefetched_messages_keep_their_order_and_their_counts(self, opened: Opened) -> None:
-        """A client may fetch messages before it is asked for them. This changes neither their order nor their delivery counts."""
+        """A client may fetch messages before `receive` asks for them. This changes neither their order nor their delivery counts."""
         names = [f"a{number}" for number in range(8)]
         async with holding(opened, *names, prefetch=5) as (entity, session):
             assert names[:2] == [(await settle_next(session)).message_id for _ in range(2)]
@@ -373,7 +372,7 @@ class SubscriptionContract:
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
 
     async def test_a_message_prefetched_before_a_lost_lock_cannot_be_settled(self, opened: Opened) -> None:
-        """A client may return a message that it had fetched before the lock was lost. To settle this message raises `LockLost` (I5)."""
+        """`receive` may return a message that the client had fetched before it lost the lock. To settle this message raises `LockLost`."""
         async with holding(opened, "a1", "a2", prefetch=5) as (entity, session):
             await settle_next(session)
             await entity.passes(LOCK_SECONDS + 1)
@@ -426,7 +425,7 @@ class SessionlessSubscriptionContract:
             assert await receiver.receive(BRIEFLY) is None
 
     async def test_without_sessions_the_lock_of_a_message_is_renewed_or_lost(self, opened: Opened) -> None:
-        """Without sessions, the lock belongs to the message. `renew` extends it. After it has ended, `settle` raises `LockLost`."""
+        """Without sessions, the lock is on a message. `renew` extends the lock. After the lock has ended, `settle` raises `LockLost`."""
         async with holding(opened, "a1", sessions=False) as (entity, receiver):
             message = await receive_message(receiver)
             for _ in range(2):
@@ -439,7 +438,7 @@ class SessionlessSubscriptionContract:
             assert [("a1", 1)] == await rest(entity)
 
     async def test_without_sessions_closing_a_receiver_gives_its_message_back(self, opened: Opened) -> None:
-        """Without sessions, a message that is given back by `close` counts as delivered."""
+        """Without sessions, `close` makes the message available to other receivers at once, and the delivery is counted."""
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for receiving in (True, False):
@@ -462,7 +461,7 @@ class SessionlessSubscriptionContract:
             assert 1 == entity.stored()
 
     async def test_without_sessions_a_cancelled_accept_locks_no_message(self, opened: Opened) -> None:
-        """A process that stops cancels its calls of `accept`. No message may stay locked by them."""
+        """A process that stops cancels its calls of `accept`. If a message stayed locked, no other process could receive it."""
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for tenths in range(4, 8):
