@@ -1,8 +1,8 @@
 """
 Compare the events that were committed with the messages that were received, or with the effects of these messages.
 
-The audit does not use the relay's own counters. The expected order of the events is taken from the results of the commits, and not from
-the properties of messages. So a message with wrong properties cannot make a wrong order look right.
+The audit does not use the worker's own counters, which may be wrong. It takes the expected order of the events from the results of the
+commits, and not from the properties of messages. So a message with wrong properties cannot make a wrong order look right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 
 class Received(Protocol):
-    """One delivery of a message. Times are in ISO 8601, and `received_ns` is the time of receipt in nanoseconds since 1970."""
+    """One delivery of a message. Times are texts in ISO 8601. Only `received_ns`, the time of receipt, is in nanoseconds since 1970."""
 
     @property
     def message_id(self) -> str: ...
@@ -30,12 +30,12 @@ class Received(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEvent:
-    """An event that was committed, as the result of its commit says."""
+    """A committed event, as the result of its commit describes it. The audit expects that the event is delivered."""
 
     event_id: str
     contact_id: str
     version: int
-    position: int  # the place inside the commit
+    position: int  # the place of the event among the events of its commit
 
     @property
     def order(self) -> tuple[int, int]:
@@ -48,8 +48,8 @@ class Audit:
     """
     The result of an audit: the ids of the events that were not delivered as promised, and how long the delivery took.
 
-    `lost` has the events that were not received. `duplicated` has an entry for every further copy of a message. `out_of_order` has the
-    events whose first copy came after a later event of the same contact. `unknown` has the messages that no commit accounts for.
+    `lost` has the events that were not received. `duplicated` has the id of a message for each copy after the first. `out_of_order` has
+    the events whose first copy came after a later event of the same contact. `unknown` has the messages whose event was never committed.
     """
 
     committed: int
@@ -60,7 +60,7 @@ class Audit:
     unknown: tuple[str, ...]
     p50_ms: float | None
     p99_ms: float | None
-    # the time until the broker had accepted the event, which is the part of the times above that the relay needed
+    # The time from the commit until the broker had accepted the message. `p50_ms` and `p99_ms` also include the time until it was received.
     topic_p50_ms: float | None
     topic_p99_ms: float | None
 
@@ -71,7 +71,7 @@ class Audit:
 
 
 def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> Audit:
-    """Compare the committed events with the received messages, which have to be in the order of receipt. Return the result."""
+    """Compare the committed events with the received messages, which the caller passes in the order of receipt. Return the result."""
     events = {event.event_id: event for event in committed}
     first_copies: dict[str, Received] = {}
     duplicated: list[str] = []
@@ -92,7 +92,7 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> 
     known = [copy for copy in first_copies.values() if copy.message_id in events]
     to_receive = _since_creation(known, [copy.received_ns / 1e6 for copy in known])
     to_topic = _since_creation(known, [_milliseconds(copy.enqueued_at) for copy in known])
-    # If two commits returned the same event id, the broker delivers only one of these events. Count the other one as lost.
+    # If two commits returned the same event id, the topic drops one of the two messages as a duplicate. Count that event as lost.
     again = Counter(event.event_id for event in committed) - Counter(events.keys())
     return Audit(
         committed=len(committed),
@@ -109,9 +109,9 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> 
 
 
 def _since_creation(messages: Sequence[Received], moments: Sequence[float | None]) -> list[float]:
-    # The times begin at the event's `createdAt`, which the committing process sets just before the commit. So they include the duration
-    # of the commit. Other starting points are worse: `_ts` has whole seconds only, and the time at which the response arrived does not
-    # say when Cosmos DB had committed. All processes run on one machine, so their clocks agree.
+    # Measure from the event's `createdAt`, which the committing process sets just before the commit. So the times include the duration of
+    # the commit. Other starting points are worse: `_ts` has whole seconds only, and the time of the response does not say when Cosmos DB
+    # committed. All processes run on one machine, so their clocks agree.
     creations = [_milliseconds(message.created_at) for message in messages]
     return sorted(
         moment - created

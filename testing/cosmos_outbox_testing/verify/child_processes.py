@@ -1,5 +1,5 @@
 """
-Start child processes, each with its own process group and log file, and stop all of them however the program ends.
+Start child processes, each with its own process group and log file. All of them are stopped when the program ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Child:
     """
     A child process.
 
-    ending: whether the process was stopped or killed on purpose.
+    ending: whether the process was stopped or killed on purpose, so that its end does not count as a failure.
     replaced: whether the process is started again when it dies, so that its death does not count as a failure.
     """
 
@@ -55,7 +55,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code, or the negative number of the signal that ended the process, or None while it runs."""
+        """Return the exit code. If a signal ended the process, return the signal's negative number. Return None while it runs."""
         return self._process.returncode
 
     @property
@@ -69,7 +69,7 @@ class Child:
         return signal.Signals(-code).name
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process group. If the process ends after that, this counts as intended."""
+        """Send a signal to the process group. If the process ends afterwards, its end counts as intended."""
         self.ending = True
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
@@ -90,7 +90,7 @@ class Child:
         Wait for the line of JSON that the process prints when it is ready, and return its value.
 
         Raises:
-            ChildDied: the process ended. Or it printed nothing for a minute, or something else, and was killed for that.
+            ChildDied: the process ended. Or it printed no line of JSON within a minute, and was therefore killed.
         """
         line = b""
         with contextlib.suppress(TimeoutError, ValueError):
@@ -132,9 +132,9 @@ class Children:
         self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], announces: bool = False
     ) -> Child:
         """
-        Start a process of this Python with these arguments. Its output goes to a log file.
+        Start a process of this Python interpreter with the given arguments. Its output goes to a log file.
 
-        With `announces`, its stdout does not: there the process prints the line that `Child.announcement` reads.
+        With `announces`, only stderr goes to the log file. On stdout the process prints the line that `Child.announcement` reads.
         """
         log = self._logs / f"{name}.log"
         with log.open("wb") as output:
@@ -146,7 +146,8 @@ class Children:
                 stdin=DEVNULL,
                 stdout=PIPE if announces else output,
                 stderr=output,
-                # A Ctrl-C in the terminal must reach only this process, which then stops the child processes in order.
+                # With a session of its own, the child gets no Ctrl-C from the terminal. Only this process does, and stops the children in
+                # order.
                 start_new_session=True,
             )
         child = Child(name, process, log)
@@ -167,7 +168,10 @@ class Children:
                     await child.kill()
 
     def kill_all(self) -> None:
-        """Kill each process that still runs, without waiting for its end. This is for a second Ctrl-C, or if `stop` was interrupted."""
+        """
+        Kill each process that still runs, without waiting for its end. This is the last resort: after a second Ctrl-C, or if `stop` was
+        interrupted.
+        """
         for child in self.all:
             child.signal(signal.SIGKILL)
 
@@ -187,7 +191,7 @@ class Children:
                 self.check()
             return await task
         except Exception:
-            # The work may have failed because a child process died. Wait a moment for news of such a death, and report the death instead.
+            # The work may have failed because a child process died. Wait a moment to learn whether one did, and report this as the cause.
             await asyncio.wait(watchers, timeout=_LATE_NEWS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self.check()
             raise

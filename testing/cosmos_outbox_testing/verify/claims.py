@@ -1,4 +1,7 @@
-"""A claim is a sentence about what Azure answers to a request. Its probe sends the request and returns the actual answer."""
+"""
+A claim is a sentence about what Azure answers to a request. Its probe sends the request and returns the actual answer.
+`cosmos_claims.py` and `service_bus_claims.py` have the probes.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ class Claim:
         statement: the claim as one sentence.
         expected: the expected answer, as a text.
         meaning: what another answer means for the guarantees, and which setting to change.
-        promise: the guarantee (G1 to G6, I1 to I6) that depends on the claim. None if no guarantee depends on it.
-        probe: sends the requests and returns the answer as a text. It equals `expected` if the claim holds. Raises `NotRun` if the claim
-            cannot be tested.
+        promise: the guarantee of this library that depends on the claim, such as G3 (order). None if no guarantee depends on it.
+        probe: a function that sends the requests and returns the answer as a text. The text equals `expected` if the claim holds. It
+            raises `NotRun` if the claim cannot be tested.
         not_asked: why the claim has no probe. Empty if it has one.
     """
 
@@ -54,7 +57,8 @@ def claims_in(
     """
     Read the claims from the TOML file that has the name of a module.
 
-    The probe of a claim is the function in `probes` that has the claim's name. It is called with the result of `given`.
+    A claim is a sentence about what Azure answers. Its probe, the function that checks it, has the claim's name in `probes`. The probe's
+    argument is the result of `given`.
     """
     words = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -68,13 +72,13 @@ def claims_in(
 
 
 class NotRun(Exception):
-    """A claim cannot be tested on this account or machine. The text says why."""
+    """A claim about Azure cannot be tested on this account or machine. The text says why."""
 
 
 class NotHere(NotRun):
     """
-    A claim does not apply here, such as a claim about an extra that is not installed. The run is still complete, unless the caller asked
-    for this claim by its name.
+    A claim about Azure does not apply to this account or installation, for instance because an extra is not installed. The run is still
+    complete, unless the caller asked for this claim by its name (`--only`).
     """
 
 
@@ -90,15 +94,19 @@ def denial_of(error: BaseException | None) -> str:
 
 
 def is_excused(why: NotRun, site: Site, area: str, name: str) -> bool:
-    """Return whether a run is complete although a claim or test was not run, because it does not apply here."""
+    """
+    Return whether a run of `verify` counts as complete although it left out a claim about Azure or a contract test. It does if this claim or
+    test does not apply to the account, and the caller did not ask for it by its name.
+    """
     return isinstance(why, NotHere) and f"{area}/{name}" not in site.only
 
 
 async def ask(claim: Claim, site: Site) -> Outcome:
     """
-    Run the probe of a claim, and return the outcome with the expected and the actual answer.
+    Send the requests that test a claim about Azure (run its probe). Return the outcome, with the expected and the actual answer.
 
-    If the probe raises an error, the error is the actual answer. But if the error says that a right is missing, the claim was not tested.
+    If the probe raises an error, the error is the actual answer. If the error says that a right is missing, the claim counts as not
+    tested, because the answer says nothing about Azure.
     """
     started, charged = time.monotonic(), site.request_units
     held, excused = Held.NOT_RUN if claim.not_asked else None, bool(claim.not_asked)
@@ -132,7 +140,7 @@ async def ask(claim: Claim, site: Site) -> Outcome:
 
 
 async def ask_all(claims: Iterable[Claim], site: Site, tell: Tell) -> list[Outcome]:
-    """Test, one after another, the claims that the caller of this run asked for. Return their outcomes."""
+    """Test those of the claims that the user asked for (`--only`), one after another. Return their outcomes."""
     outcomes = []
     for claim in claims:
         if site.wants(claim.area, claim.name):

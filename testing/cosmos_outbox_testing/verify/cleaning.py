@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from cosmos_outbox_testing.verify.site import Site
 
 _BATCH = 100
-_EMPTY_SECONDS = 1.0  # if no message arrives for so many seconds, a session or subscription counts as empty
-_LOCKED_SECONDS = 65.0  # a little longer than the longest lock that a probe may hold
+_EMPTY_SECONDS = 1.0  # a session or subscription counts as empty if no message arrives for this long
+# How long to wait for messages that an interrupted probe has locked: longer than the longest lock.
+_LOCKED_SECONDS = 65.0
 _MOST_SESSIONS, _AT_ONCE = 1_000, 4
 
 
@@ -49,7 +50,8 @@ async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPath
             if await site.answer(partial(container.execute_item_batch, deletions, sdk_key(key))) == "ok":
                 gone += len(some)
                 continue
-            for one in some:  # if the service does not accept an id, the others are deleted all the same
+            # The batch of deletions failed, perhaps because of one document. So delete its documents one by one.
+            for one in some:
                 gone += await site.answer(partial(container.delete_item, one, sdk_key(key))) == "ok"
     return gone
 
@@ -60,8 +62,8 @@ async def delete_messages(
     """
     Delete the messages that have the run's id in their id or session id, dead letters included. Return how many were deleted.
 
-    Deferred messages of the sessions in `deferred` are deleted, too. They have to be asked for by their numbers, because a receiver does
-    not get them, and the broker does not remove them when their time to live has passed.
+    The deferred messages of the sessions in `deferred` are deleted, too. Each of them is received by its sequence number, because a
+    receiver does not get it otherwise, and the broker does not remove it when its time to live has passed.
     """
     receiver_of = partial(bus.get_subscription_receiver, topic, subscription, max_wait_time=_EMPTY_SECONDS)
 
@@ -71,14 +73,14 @@ async def delete_messages(
             while True:
                 gone += await _take(receiver, run)
                 left = await receiver.peek_messages(_BATCH, sequence_number=1)
-                # If a probe was interrupted, its messages stay locked for a while. Wait until their locks have ended.
+                # If a test of `verify` was interrupted, its messages stay locked for a while. Wait until their locks have ended.
                 if time.monotonic() > until or not any(_is_of(run, one) for one in left if not _is_old(one)):
                     return gone
                 await asyncio.sleep(_EMPTY_SECONDS)
 
     async def drain_sessions() -> int:
         gone = 0
-        with suppress(OperationTimeoutError):  # no other session has messages
+        with suppress(OperationTimeoutError):  # this error says that no other session has messages
             for _ in range(_MOST_SESSIONS):
                 async with AsyncExitStack() as opening:
                     receiver = receiver_of(session_id=NEXT_AVAILABLE_SESSION)
@@ -88,7 +90,7 @@ async def delete_messages(
                         await held.enter_async_context(opening.pop_all())
         return gone
 
-    # Sessions of other programs are held until all sessions were accepted. If they were closed at once, they would be accepted again.
+    # Hold the sessions of other programs until all sessions were accepted. If one were closed at once, it would be accepted again.
     async with AsyncExitStack() as held:
         live = [drain_sessions() for _ in range(_AT_ONCE)] if sessions else [drain()]
         gone = await all_of(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live)
@@ -99,7 +101,7 @@ async def all_of(*deletions: Awaitable[int]) -> int:
     """
     Run several deletions at once. Return how many documents or messages they deleted together.
 
-    If a deletion raises an error, wait for the others before raising it, because the caller then closes the client that they use.
+    If a deletion raises an error, wait for the other deletions before raising it. The caller then closes the client that all of them use.
     """
     ends = await asyncio.gather(*deletions, return_exceptions=True)
     for error in ends:
@@ -118,14 +120,17 @@ def _is_old(message: ServiceBusReceivedMessage) -> bool:
 
 
 async def _take(receiver: ServiceBusReceiver, run: str) -> int:
-    """Complete the run's messages. Keep other messages locked until all were received, then give them back."""
+    """
+    Complete the run's messages, and return how many there were. Keep other programs' messages locked until all messages were received, so
+    that they are not received again, and give them back at the end.
+    """
     gone, strange = 0, []
     while messages := await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_SECONDS):
         for message in messages:
             if not _is_of(run, message):
                 strange.append(message)
                 continue
-            # If the lock is lost, the message stays in the subscription until its time to live has passed.
+            # Ignore an error: if the lock is lost, the message stays in the subscription only until its time to live has passed.
             with suppress(ServiceBusError):
                 await receiver.complete_message(message)
                 gone += 1
@@ -138,12 +143,12 @@ async def _take(receiver: ServiceBusReceiver, run: str) -> int:
 
 
 async def _take_deferred(opening: ServiceBusReceiver) -> int:
-    """Complete the deferred messages of one session. Return how many there were."""
+    """Complete the deferred messages of one session. Return how many were completed."""
     gone = 0
     async with opening as receiver:
         for one in await receiver.peek_messages(_BATCH, sequence_number=1):
             if one.state.name == "DEFERRED":
-                # If the message has expired, this call fails, and the broker removes the message.
+                # Ignore an error: if the message has expired, this call fails, and the broker removes the message.
                 with suppress(ServiceBusError):
                     for found in await receiver.receive_deferred_messages(one.sequence_number or 0):
                         await receiver.complete_message(found)

@@ -52,14 +52,14 @@ async def verify(
     ] = "verify-plain",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="AREA/NAME", help="Run only this part or claim; may be repeated."),
+        typer.Option(metavar="AREA/NAME", help="Run only this part, or only this claim; may be repeated."),
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=5, max=3_600, help="How long the main job runs under load.")
     ] = 60,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="For verify.json and verify.md; else the current folder."),
+        typer.Option(metavar="FOLDER", help="Folder of verify.json and verify.md. Default: current folder."),
     ] = None,
     name_accounts: Annotated[
         bool, typer.Option("--name-accounts", help="Name the account and the namespace in the report.")
@@ -76,7 +76,7 @@ async def verify(
 
     The settings are the OUTBOX_ variables of a worker, and the identity is that of the caller. Name containers, a topic and two
     subscriptions that no other program uses; the command creates none. All documents and messages that it writes have the id of the run,
-    and are deleted at the end, also after Ctrl-C or SIGTERM. An unknown option is exit code 2, too, but no report is written.
+    and are deleted at the end, also after Ctrl-C or SIGTERM. After an unknown option, the exit code is 2, without a report.
     """
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     screen = sys.stderr if as_json else sys.stdout
@@ -112,7 +112,8 @@ async def verify(
     except OutboxError as error:
         fail(error, as_json=as_json)
         raise typer.Exit(_NOT_RUN) from None
-    except Exception as error:  # Python would exit with 1, which here means that an answer differs
+    # Python would exit with 1, but exit code 1 of `verify` means that an answer differs.
+    except Exception as error:
         fail(error, as_json=as_json, message=f"It could not be run: {type(error).__name__}: {error}")
         raise typer.Exit(_NOT_RUN) from error
     said = f"{ENDS[code]} Exit code {code}. The report: {', '.join(map(str, files))}"
@@ -130,11 +131,12 @@ def _end_by_signals() -> Iterator[None]:
     interrupt = before[signal.SIGINT]
 
     def hear(number: int, frame: Any) -> None:
-        os.write(2, b"Cleaning up: deleting what was written\n")  # a stream may be in the middle of a line
+        # Write to the file descriptor, because the signal may have interrupted a write to sys.stderr.
+        os.write(2, b"Cleaning up: deleting what was written\n")
         (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
 
     signal.signal(signal.SIGTERM, hear)
-    if callable(interrupt):  # otherwise Ctrl-C is ignored, as it is in a background process
+    if callable(interrupt):  # a background process ignores Ctrl-C, and has to go on ignoring it
         signal.signal(signal.SIGINT, hear)
     try:
         yield
@@ -145,7 +147,8 @@ def _end_by_signals() -> Iterator[None]:
 
 def _shares(wanted: tuple[str, ...]) -> dict[str, float]:
     """
-    Return the parts that are to run, each with the share of its claims that `--only` asks for. The estimate of the cost uses the share.
+    Return the parts that are to run, each with the share of its claims that `--only` asks for: 0.5 for half of them. The estimated cost of
+    the part is multiplied by the share.
 
     Raises:
         UsageError: `--only` has a name that no part or claim has.
@@ -154,10 +157,10 @@ def _shares(wanted: tuple[str, ...]) -> dict[str, float]:
     for one in wanted or _PARTS:
         area, _, name = one.partition("/")
         if area not in _PARTS:
-            raise UsageError(f"--only {one}: there is no such part, only {', '.join(_PARTS)}.")
+            raise UsageError(f"--only {one}: there is no such part. The parts are {', '.join(_PARTS)}.")
         names = getattr(_module(area), "NAMES", ())
         if name and name not in names:
-            known = f"has {', '.join(names)}" if names else "is asked as a whole"
+            known = f"has {', '.join(names)}" if names else "can only run as a whole"
             raise UsageError(f"--only {one}: nothing has this name; {area} {known}.")
         shares[area] = min(1.0, shares.get(area, 0.0) + (1 / len(names) if name else 1.0))
     return shares
@@ -168,7 +171,7 @@ def _module(area: str) -> Any:
 
 
 async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
-    """Run a part and return its outcomes. If the part fails as a whole or cannot be run, return one outcome that says why."""
+    """Run a part of the command and return its outcomes. If the whole part fails or cannot be run, return one outcome that says why."""
     try:
         if _PARTS[area][1]:
             await need_subscriptions(site)

@@ -1,7 +1,7 @@
 """
 The probes of `cosmos_claims.toml`, which test what Cosmos DB answers.
 
-They use only Microsoft's SDK, except for the claims about the library's own change feed reader.
+The probes use only Microsoft's SDK, except those about the library's own change feed reader.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _OLD_ETAG: dict[str, Any] = {"etag": '"old"', "match_condition": MatchConditions
 
 
 def cost(seconds: float) -> Cost:
-    """Return what testing all these claims costs, for `--dry-run`."""
+    """Return what testing all claims about Cosmos DB costs, which `verify --dry-run` prints."""
     touches = "documents in the data container, under partition keys of the run"
     return Cost(requests=250, request_units=2_500, seconds=30, touches=touches)
 
 
 async def _batch(site: Site, name: str, operations: list[Any], **options: Any) -> str:
     async def send() -> Any:
-        # Copy the operations for each attempt, because the SDK removes the etag from the operations that it is given.
+        # Copy the operations for each attempt: the SDK removes the etag from the dictionaries that it gets, so a retry would lack it.
         fresh = [(kind, arguments, *map(dict, conditions)) for kind, arguments, *conditions in operations]
         return await site.data.execute_item_batch(fresh, site.sdk_key(name), **options)
 
@@ -74,7 +74,8 @@ async def _changes(site: Site, name: str, start: Any = "Beginning") -> list[dict
     pages = count(1)
 
     def turn(*_: object) -> None:
-        if next(pages) > _MOST_PAGES:  # if an answer has no position, the SDK asks for the same page for ever
+        # If Cosmos DB returned no position, the SDK would ask for the same page for ever.
+        if next(pages) > _MOST_PAGES:
             raise RuntimeError(f"The change feed did not end: the SDK read {_MOST_PAGES} pages of it.")
 
     options: Any = {"partition_key": site.sdk_key(name), "start_time": start, "response_hook": turn}
@@ -192,7 +193,7 @@ async def _range_of(site: Site, name: str) -> FeedRange:
 
 
 async def _after(site: Site, where: FeedRange, position: str | None) -> tuple[str, list[str]]:
-    """Read the change feed of a range to its end. Return the position there, and the ids of this run's documents that were read."""
+    """Read the change feed of a range to its end. Return the position of the end, and the ids of this run's documents that were read."""
     feed, ids = site.connection.feed, []
     rid = (await retry_reads(feed.describe, RetryOptions())).container_rid
     options: Any = {"container_rid": rid, "start": StartFrom.NOW, "max_items": 100}
@@ -204,7 +205,9 @@ async def _after(site: Site, where: FeedRange, position: str | None) -> tuple[st
         position = page.continuation
         if not page.documents and not page.skipped:
             return position, ids
-    raise NotRun("Other programs write to the container all the time: name one that nothing else uses.")
+    raise NotRun(
+        "Other programs keep writing to the data container: name a container that nothing else uses."
+    )
 
 
 async def feed_position(site: Site) -> str:
@@ -288,7 +291,7 @@ async def ids(site: Site) -> str:
     for kind, end in (("space", " "), ("tab", "\t"), ("line end", "\n"), ("escape", "%20x")):
         name = site.name()
         document = site.document(name, name + end)
-        # Create the document in a batch, because other methods of the SDK refuse such ids before sending a request.
+        # Create the document in a batch. `create_item` of the SDK refuses such an id itself, so Cosmos DB would never see it.
         created = await _batch(site, name, _creates(document))
         read = partial(site.data.read_item, document["id"], site.sdk_key(name))
         said, item = await site.answer_of(read)
@@ -422,10 +425,10 @@ NAMES = [one.name for one in CLAIMS]
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Test all claims about Cosmos DB except "throttled", which is judged at the end of the run."""
+    """Test all claims about Cosmos DB except "throttled" (no request is refused with 429), which is judged at the end of the run."""
     return await ask_all([one for one in CLAIMS if one.name != "throttled"], site, tell)
 
 
 async def judge_throttling(site: Site, tell: Tell) -> list[Outcome]:
-    """Test the claim "throttled" after all parts of the run: whether the account refused requests with 429."""
+    """Test the claim "throttled", which says that the account refused no request with 429. Do this after all parts of the run."""
     return await ask_all([one for one in CLAIMS if one.name == "throttled"], site, tell)

@@ -1,9 +1,9 @@
 """
 Run a program so that it is killed when its parent process dies: `die_with_parent.py PARENT_PID PROGRAM ARGUMENT...`.
 
-This script asks the kernel to send it SIGKILL when the parent dies, and then replaces itself with the program. That works even if the
-parent itself was killed with SIGKILL and could not clean up. It is a script, and not code between fork and exec in the parent, because
-such code can deadlock in a process with threads.
+This script asks the kernel to send it SIGKILL when the parent dies, and then replaces itself with the program. This works even if the
+parent was killed with SIGKILL and could not clean up. A parent could also ask the kernel between fork and exec, but in a process with
+threads such code can deadlock.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """
-    Ask the kernel for the signal, then become the program. Only Linux has this feature: on other systems, the program ends only if its
-    parent stops it.
+    Ask the kernel to kill this process when its parent dies, then replace it with the program. Only Linux has this feature: on other
+    systems, the program ends only if its parent stops it.
     """
     parent, program = int(sys.argv[1]), sys.argv[2:]
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the signal was asked for
+    if os.getppid() != parent:  # the parent died before the call above, so no signal will come
         sys.exit(1)
     os.execv(program[0], program)  # noqa: S606 - no shell is the point
 

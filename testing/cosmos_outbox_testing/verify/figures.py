@@ -22,13 +22,13 @@ NAMES = ("commit", "read", "poll", "checkpoint", "send", "send-batch", "receive"
 _TIMES = 25
 _BODY = "x" * 1_000
 _BATCH = 50
-_UNITS_OF_ALL = 60  # about how many request units one operation of each kind takes together
+_UNITS_OF_ALL = 60  # about how many request units it takes to run each kind of operation once
 
 Operation = Callable[[int], Awaitable[object]]
 
 
 def cost(seconds: float) -> Cost:
-    """Return what the measurement costs, for `--dry-run`."""
+    """Return what the measurements cost. `verify --dry-run` prints these costs."""
     return Cost(
         requests=_TIMES * 11,
         request_units=_TIMES * _UNITS_OF_ALL,
@@ -38,7 +38,7 @@ def cost(seconds: float) -> Cost:
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Measure the operations one after another. Links and connections are open before, so that the figures do not include opening them."""
+    """Measure the operations one after another. Connections are opened first, so that the figures do not include the time for this."""
     outcomes = []
     async with AsyncExitStack() as stack:
         for operations in (_of_cosmos(site), _of_service_bus(site, stack)):

@@ -1,4 +1,7 @@
-"""The consumer of the main job. For each account, it notes in a ledger which deposits took effect, in which order and when."""
+"""
+The consumer that `verify` runs in its main job. For each account, it notes in a ledger which deposits took effect, in which order and
+when.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from cosmos_outbox_testing.verify.site import TTL_SECONDS, key_of
 
 class Ledger(Entity):
     """
-    The deposits of one account that took effect, in order, one line each. All lines are one string, because Cosmos DB would index each
-    element of a list.
+    The deposits of one account that took effect, in order, one line each. The lines are stored as one string, because Cosmos DB would
+    index each element of a list, which costs request units.
     """
 
     ttl = timedelta(seconds=TTL_SECONDS)
@@ -29,7 +32,7 @@ class Ledger(Entity):
         return key_of(self.account, self.levels)
 
 
-# Without a parked container, dead-letter the messages that fail, so that the run can delete them at its end.
+# Without a parked container, dead-letter the messages that the handler fails on. The run deletes its dead letters at its end.
 _ON_FAILURE = "park" if os.environ.get("OUTBOX_PARKED_CONTAINER") else "dead_letter"
 consumer = Consumer("verify", on_failure=_ON_FAILURE, record_ttl=timedelta(minutes=15))
 

@@ -1,5 +1,5 @@
 """
-The load of the main job: tasks change accounts through the outbox and record the events that each commit returned.
+The load that `verify` puts on an outbox in its main job: tasks change accounts through the outbox, and record the events of each commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Record = Callable[[CommittedEvent], None]
 
 
 class Deposited(DomainEvent):
-    """The event that an account records for each deposit. A commit has up to five of them."""
+    """The event that an account records for each deposit. One commit has up to five such events."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     account: str
@@ -40,7 +40,7 @@ class Deposited(DomainEvent):
 
 
 class Account(Entity):
-    """An account that receives deposits. The order of its events matters, so the audit can check it."""
+    """An account that receives deposits. Its events have to be delivered in order, which the audit checks."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     balance: int = 0
@@ -65,8 +65,10 @@ async def change_accounts(
     stop: asyncio.Event,
     record: Record,
 ) -> None:
-    """Commit changes of all `Account` entities, each entity in a task of its own, until `stop` is set. Commits that have begun by then are
-    finished and recorded."""
+    """
+    Commit changes of all `Account` entities, each entity in a task of its own, until `stop` is set. A commit that has begun by then is
+    finished and recorded.
+    """
     async with asyncio.TaskGroup() as group:
         for number, account in enumerate(accounts):
             chance = random.Random(f"{seed}/{number}")
@@ -109,11 +111,13 @@ async def _change(
                         event_id=event.id, contact_id=account.id, version=version, position=position
                     )
                 )
-        uow.rollback()  # forget changes that were never committed
+        # Drop an account that was created but not committed, because the unit of work would warn about it at the end of the block.
+        uow.rollback()
 
 
 async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
-    # While a partition splits, the outcome of a commit is sometimes unknown. To commit the same unit of work again finds it out.
+    # While a partition splits, the outcome of a commit is sometimes unknown. Commit the same unit of work again: the library then finds out
+    # whether the first attempt was stored.
     while True:
         try:
             return (await commit()).events
@@ -122,7 +126,7 @@ async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent,
 
 
 async def _with_etag(uow: UnitOfWork, account: Account) -> Account:
-    """Read the account again if its etag is not known, which happens when the answer to a commit was lost. Return the account."""
+    """Return the account. If its etag is not known, because the answer to a commit was lost, read the account again first."""
     while account.etag is None:
         uow.rollback()
         try:

@@ -30,14 +30,13 @@ _ACCOUNTS, _COMMITS_PER_SECOND = 24, 8.0
 _EVENTS_OF_A_COMMIT = 2  # events of a commit, on average
 _UNITS_OF_AN_EVENT = 40  # how many request units an event takes, with its commit and its effect
 _PEEKED = 250
-_FALLBACK = "SdkFallback"  # the record that workers and consumers log when they give up a bypass of the SDK
+# Workers and consumers log this when the SDK takes over from the library's encoder or lean receiver.
+_FALLBACK = "SdkFallback"
 _WATCH_SECONDS = 1.0
-_STARTED_SECONDS, _STALLED_SECONDS = (
-    120.0,
-    150.0,
-)  # so long because the lock of a killed consumer may last a minute before another consumer gets its session
+# These times are long, because the sessions of a killed consumer stay locked for up to a minute.
+_STARTED_SECONDS, _STALLED_SECONDS = 120.0, 150.0
 _SETTINGS = {
-    "OUTBOX_START": "now",  # so that the container's older documents do not count as the run's
+    "OUTBOX_START": "now",  # so that the workers do not send events that were in the container before the run
     "OUTBOX_LEASE_EXPIRATION_SECONDS": "10",
     "OUTBOX_DELETE_AFTER_PUBLISH": "",
     "OUTBOX_ROUTES": "",
@@ -49,7 +48,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """An event as the audit sees it: as a message in the topic, or as an effect in a ledger."""
+    """An event that arrived: as a message in the topic, or as an effect that the consumer wrote into a ledger. The audit compares these."""
 
     message_id: str
     created_at: str | None
@@ -58,7 +57,7 @@ class Arrived:
 
 
 def cost(seconds: float) -> Cost:
-    """Return what a job of so many seconds costs, for `--dry-run`."""
+    """Return what the main job costs if it runs for this many seconds. `verify --dry-run` prints these costs."""
     events = int(seconds * _COMMITS_PER_SECOND * _EVENTS_OF_A_COMMIT)
     touches = (
         "documents of the data container, leases of the run's own processor, both subscriptions. If a worker of yours relays the data "
@@ -70,7 +69,10 @@ def cost(seconds: float) -> Cost:
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Run the job. Return the outcomes: for the bypasses of the SDK, for the messages in the topic, and for the effects."""
+    """
+    Run the job. Return three outcomes: whether the code that replaces parts of the SDK was used until the end, whether the topic has all
+    messages in order, and whether each message took effect once.
+    """
     started, charged = time.monotonic(), site.request_units
     try:
         with tempfile.TemporaryDirectory(prefix="cosmos-outbox-verify-") as logs:
@@ -89,7 +91,7 @@ class _Job:
         if os.name == "nt":
             raise NotRun("The main job kills processes by signals: run it on Linux or macOS.")
         self._site, self._tell, self._logs = site, tell, logs
-        self._own = OwnSession(site)  # this refuses a run without a topic
+        self._own = OwnSession(site)  # raises NotRun if no topic is named
         self._committed: list[CommittedEvent] = []
         self._problems: list[str] = []
         self._receiver = "amqp" if site.lean else "sdk"
@@ -122,8 +124,8 @@ class _Job:
         wanted = {event.event_id for event in self._committed}
         await self._grown(children, wanted, self._effects)
         await self._grown(children, wanted, self._topic)
-        # The other worker sends again what the killed worker had sent since its last checkpoint. Wait for these copies, too, because
-        # each of them tests that no message takes effect twice.
+        # The worker that still runs sends the events again that the killed worker had sent since it last saved its position. Wait for
+        # these copies, too, because each of them tests that no message takes effect twice.
         alive = {child.name.removeprefix("worker-") for child in workers if not child.killed}
         await self._until(children, lambda: self._is_owned_by(alive), _STARTED_SECONDS)
         await asyncio.sleep(_WATCH_SECONDS * 2)
@@ -181,7 +183,7 @@ class _Job:
         return bool(owners) and set(owners.values()) <= names
 
     async def _topic(self) -> list[Arrived]:
-        """Peek at the subscription without sessions, and return the run's events in the order of the topic."""
+        """Peek at the subscription without sessions. Return the run's events in the order in which they entered the topic."""
         found: list[Arrived] = []
         after = 1
         async with self._own.receiver(subscription_name=self._site.plain, session_id=None) as receiver:
@@ -191,7 +193,7 @@ class _Job:
         return found
 
     async def _effects(self) -> list[Arrived]:
-        """Read the ledgers, and return the effects on each account, in order."""
+        """Read the ledgers: each is a document that lists the effects on one account of the load. Return the effects, in order for each account."""
         query = "SELECT c.id, c.data.lines FROM c WHERE c.type = 'ledger' AND STARTSWITH(c.id, @run)"
         lines = [
             line.split()
@@ -215,7 +217,7 @@ class _Job:
     async def _grown(
         self, children: Children, wanted: set[str], read: Callable[[], Awaitable[list[Arrived]]]
     ) -> None:
-        """Call `read` until it returns all wanted events, or returns no new ones for a long time."""
+        """Call `read` until it returns all wanted events, or until it has returned no new events for a long time."""
         seen, deadline = -1, 0.0
         while True:
             found = {one.message_id for one in await read()}
@@ -227,7 +229,10 @@ class _Job:
             await asyncio.sleep(_WATCH_SECONDS)
 
     def _trust(self, children: Children) -> Outcome:
-        """Return the outcome that says whether the parts that bypass the SDK were used until the end of the job."""
+        """
+        Return the outcome that says whether the code that replaces parts of the SDK (the encoder and the lean receiver) was used until
+        the end of the job.
+        """
         logs = {child.name: child.log.read_text(errors="replace") for child in children.all}
         lost = sorted(
             {line.strip()[:200] for log in logs.values() for line in log.splitlines() if _FALLBACK in line}

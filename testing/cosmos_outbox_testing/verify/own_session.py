@@ -15,14 +15,17 @@ from azure.servicebus.exceptions import ServiceBusError
 from cosmos_outbox_testing.verify.claims import NotRun, denial_of
 from cosmos_outbox_testing.verify.site import TTL_SECONDS, Site
 
-ARRIVES_SECONDS = 20.0  # how many seconds a probe waits for a message that has to come
-BRIEFLY = 2.0  # how many seconds a probe waits for a message that must not come
+ARRIVES_SECONDS = 20.0  # how many seconds a test waits for a message that has to come
+BRIEFLY = 2.0  # how many seconds a test waits for a message that must not come
 _LONGEST_LOCK_SECONDS = 65.0
 _MANY = 100
 
 
 class OwnSession:
-    """The session of one probe. Its id and the ids of its messages begin with the run's id."""
+    """
+    The Service Bus session in which one claim about Azure is tested. The id of the session and the ids of its messages begin with the run's
+    id, so that they can be deleted.
+    """
 
     def __init__(self, site: Site) -> None:
         if site.bus is None:
@@ -31,7 +34,7 @@ class OwnSession:
         site.sends = True
 
     def message(self, name: str, *, body: str = "", **options: Any) -> ServiceBusMessage:
-        """Return a message of the session. Its id ends with its name. Its body is its name, or else `body`."""
+        """Return a message of the session. The id of the message ends with `name`. Its body is `body`, or `name` if no body is given."""
         own = {"message_id": f"{self.id}-{name}", "session_id": self.id}
         lives = {"time_to_live": timedelta(seconds=TTL_SECONDS)}
         return ServiceBusMessage(body or name, **own | lives | options)
@@ -39,7 +42,10 @@ class OwnSession:
     def message_as_it_is(
         self, message_id: str, annotations: dict[str, object] | None = None
     ) -> AmqpAnnotatedMessage:
-        """Return a message of the session with any id and annotations. The SDK does not check messages of this type."""
+        """
+        Return a message of the session with any id and annotations. The SDK does not check messages of this type, so Service Bus itself
+        has to accept or refuse them.
+        """
         properties = AmqpMessageProperties(message_id=message_id, group_id=self.id)
         return AmqpAnnotatedMessage(data_body=[b"1"], annotations=annotations, properties=properties)
 
@@ -47,19 +53,21 @@ class OwnSession:
         return self.bus.get_topic_sender(self.site.topic)
 
     async def send(self, *messages: Any) -> None:
-        """Send messages one after another. A name is sent as the message with that name, and a list as one batch."""
+        """Send messages one after another. Each argument is a message, the name of a new message, or a list to send as one batch."""
         async with self.sender() as sender:
             for one in messages:
                 await sender.send_messages(self.message(one) if isinstance(one, str) else one)
 
     def receiver(self, **options: Any) -> ServiceBusReceiver:
-        """Return a receiver of the session. With options, return a receiver of another session, subscription or sub-queue of the topic."""
+        """Return a receiver of the session. Options may name another session or subscription, or the sub-queue of dead letters."""
         given = {"subscription_name": self.site.sessions, "session_id": self.id} | options
         return self.bus.get_subscription_receiver(self.site.topic, **given)
 
     @asynccontextmanager
     async def hold(self, *names: Any) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
-        """Send messages, receive the first two without settling them, and yield the receiver, which holds the session, and the messages."""
+        """
+        Send messages, and receive the first two without settling them. Yield the receiver, which holds the session, and these messages.
+        """
         await self.send(*names)
         async with self.receiver() as receiver:
             messages: list[ServiceBusReceivedMessage] = []
@@ -82,7 +90,7 @@ class OwnSession:
         return self.receiver(session_id=None, sub_queue=ServiceBusSubQueue.DEAD_LETTER, **options)
 
     async def dead(self, since: int) -> list[ServiceBusReceivedMessage]:
-        """Peek at the dead letters of the subscription from a sequence number on. Return those of this session."""
+        """Peek at the dead letters of the subscription, beginning at a sequence number. Return those of this session."""
         async with self.dead_letters() as receiver:
             found = await receiver.peek_messages(_MANY, sequence_number=since)
         return [one for one in found if self.owns(one)]
@@ -94,9 +102,9 @@ class OwnSession:
         self, receiver: ServiceBusReceiver, wait: float = ARRIVES_SECONDS
     ) -> ServiceBusReceivedMessage:
         """
-        Receive the message of this probe from a subscription without sessions.
+        Receive the message that this test of Service Bus sent, from a subscription without sessions.
 
-        Other messages of the run are completed. Messages of other programs are given back.
+        A receiver without sessions also gets other messages. It completes those of this run, and gives those of other programs back.
         """
         while True:
             found, mine = await took(receiver, _MANY, wait), None
@@ -117,19 +125,19 @@ def name_of(message: Any) -> str:
 
 
 def names(messages: Iterable[Any]) -> str:
-    """Return the names of messages in order, as the text of an answer."""
+    """Return the names of messages in order, as a text that is compared with the expected answer of a claim."""
     return " ".join(name_of(one) for one in messages) or "nothing"
 
 
 def counts(messages: Iterable[Any]) -> str:
-    """Return the names and delivery counts of messages, as the text of an answer."""
+    """Return the names and delivery counts of messages, as a text that is compared with the answer that `verify` expects."""
     return ", ".join(f"{name_of(one)}: {one.delivery_count}" for one in messages) or "nothing"
 
 
 async def took(
     receiver: ServiceBusReceiver, most: int = 1, wait: float = ARRIVES_SECONDS
 ) -> list[ServiceBusReceivedMessage]:
-    """Receive messages. Raise TimeoutError if none comes in time."""
+    """Receive messages, at most `most`. Raise TimeoutError if no message arrives in time."""
     if not (found := await receiver.receive_messages(most, max_wait_time=wait)):
         raise TimeoutError(f"no message arrived within {wait:g} s")
     return found
@@ -137,8 +145,8 @@ async def took(
 
 async def refusal(call: Awaitable[object]) -> str:
     """
-    Make a call that the broker may refuse. Return the AMQP condition of the refusal or, if it has none, the name of the error. Return
-    "accepted" if the broker did not refuse the call.
+    Make a call that Service Bus may refuse. Return "accepted" if it succeeds. If it is refused, return the AMQP condition of the refusal,
+    or the name of the error if the refusal has no condition.
     """
     try:
         await call
@@ -154,7 +162,7 @@ def lock_of(until: datetime | None) -> float:
     Return how many seconds to wait until a lock has ended.
 
     Raises:
-        NotRun: the lock lasts too long for a probe.
+        NotRun: the lock lasts longer than a probe can wait.
     """
     left = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds() if until else 0.0
     if left > _LONGEST_LOCK_SECONDS:

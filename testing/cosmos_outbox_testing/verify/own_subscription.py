@@ -1,4 +1,4 @@
-"""OwnSubscription: shows each contract test only its own sessions of the subscription that the caller of `verify` named."""
+"""OwnSubscription: a view of the subscription that the user of `verify` named. Each contract test sees only its own sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DELIVERIES = 10  # how many deliveries a subscription allows by default
 
 
 class _OwnReceived:
-    """A session of a test. It removes the prefix of the test from ids, so that the test sees the names that it gave."""
+    """A session as its test sees it. On Service Bus, the ids begin with the test's name. Here this prefix is removed from them."""
 
     def __init__(self, session: Session, entity: OwnSubscription) -> None:
         self._session, self._entity = session, entity
@@ -52,14 +52,14 @@ class _OwnReceived:
 
 
 class OwnSubscription(SubscriptionBackend):
-    """The subscription with sessions, as one contract test sees it: it has only the sessions whose ids begin with the test's name."""
+    """The subscription with sessions as one contract test sees it. The test sees only the sessions whose ids begin with its name."""
 
     def __init__(self, own: OwnSession, received: Subscription, lock_seconds: float) -> None:
         self._own, self._received, self._lock_seconds = own, received, lock_seconds
         self.name, self.count = f"{own.id}-", 0
         self.site = own.site
         self._accepted: list[Session] = []
-        self.subscription: Any = self  # the object on which a test calls the port
+        self.subscription: Any = self  # contract tests call `accept` on this attribute of the backend
 
     async def accept(self, max_wait: float) -> Session | None:
         if (session := await self._received.accept(max_wait)) is None:
@@ -67,7 +67,7 @@ class OwnSubscription(SubscriptionBackend):
         if not str(session.id).startswith(self.name):
             await session.close()
             raise NotRun(
-                "Other programs' messages wait in the subscription. Name one that only this run uses."
+                "Other programs' messages wait in the subscription. Name a subscription that only this run uses."
             )
         self._accepted.append(session)
         return _OwnReceived(session, self)
@@ -76,7 +76,7 @@ class OwnSubscription(SubscriptionBackend):
         """
         Complete the messages that earlier tests of this run left in the subscription.
 
-        If this finds a session of another program, it leaves the session alone, and `accept` then raises an error.
+        Messages of another program stay there. A later call of `accept` gets their session, and raises an error.
         """
         ours = True
         while ours and (session := await self._received.accept(_BRIEFLY)) is not None:
@@ -102,13 +102,14 @@ class OwnSubscription(SubscriptionBackend):
         await asyncio.sleep(seconds / LOCK_SECONDS * self._lock_seconds)
 
     async def waited_for(self) -> None:
-        await asyncio.sleep(1)  # Service Bus does not tell whether a call waits, so wait for a while
+        # Service Bus does not say whether a call of `accept` waits for a session, so assume after a second that it does.
+        await asyncio.sleep(1)
 
     def go_away(self) -> None:
         pytest.skip("A test cannot make Service Bus unavailable.")
 
     def come_back(self) -> None:
-        """Do nothing, because `go_away` skips the test."""
+        """Do nothing: `go_away` has skipped the test, because a test cannot make Service Bus unavailable."""
 
     async def dead_letters(self) -> Letters:
         return [
@@ -122,14 +123,16 @@ class OwnSubscription(SubscriptionBackend):
 
     def stored(self) -> int:
         """
-        Return how many messages of the test were neither completed nor dead-lettered, as counted here.
-
-        The broker is not asked, but the messages that the test receives later show whether the count is right.
+        Return how many messages of the test were sent and neither completed nor dead-lettered. They are counted here, because Service Bus
+        has no count for a session. The messages that the test receives later show whether the count is right.
         """
         return self.count
 
     async def end(self) -> None:
-        """Close the sessions that a failed test still holds. Its deferred messages are deleted at the end of the run."""
+        """
+        Close the sessions that a failed test still holds, so that later tests can accept sessions. The test's deferred messages are
+        deleted at the end of the run.
+        """
         for accepted in self._accepted:
             with suppress(SubscriptionError):
                 await accepted.close()
@@ -142,9 +145,9 @@ def opener_for(
     Return the fixture `opened` of the subscription contract: a function that opens the caller's subscription for a test.
 
     Args:
-        site: has the subscription.
-        receiving: opens the subscription with the receiver under test.
-        waits: whether to run the tests that wait until a lock ends. If not, they are skipped.
+        site: names the subscription.
+        receiving: opens the subscription with the receiver under test, which is that of the SDK or the lean receiver.
+        waits: whether to run the tests that wait until a lock ends. If False, these tests are skipped.
     """
 
     @asynccontextmanager

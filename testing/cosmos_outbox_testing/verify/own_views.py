@@ -1,5 +1,5 @@
 """
-Show each contract test only its own documents and messages, as if the containers and the topic that the caller named were empty.
+Show each contract test only its own documents and messages. So the tests can use containers and a topic that are not empty.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEY, _TYPE, _ID, _TTL = "partitionKey", "type", "id", "ttl"
 
 
 class OwnStore:
-    """A store in which a test sees only its own documents. In the container, their partition keys and types begin with the test's name."""
+    """A store in which a test sees only its own documents. In the real container, their partition keys and types begin with its name."""
 
     own_fields = (_KEY, _TYPE)
 
@@ -74,7 +74,7 @@ class OwnStore:
 
 
 class OwnParked(OwnStore):
-    """A parked store in which a test sees only its own documents. Their partition keys and processors begin with the test's name."""
+    """A parked store in which a test sees only its own documents. In the real container, their partition keys begin with its name."""
 
     own_fields = (_KEY, "processor")
 
@@ -98,8 +98,8 @@ class OwnParked(OwnStore):
 
 class OwnFeed:
     """
-    A change feed that begins at the positions in `begins`, and in which a test sees only its own documents. Their partition keys begin
-    with the test's name.
+    A change feed in which a test sees only its own documents, whose partition keys begin with the test's name. For the test, each range
+    begins at the position in `begins`, so that older changes need not be read.
     """
 
     def __init__(self, feed: ChangeFeed, name: str, begins: Mapping[FeedRange, str]) -> None:
@@ -150,7 +150,7 @@ class OwnLeases:
 
 
 class OwnTopic(PublisherBackend):
-    """The topic that the caller named, as the publisher contract needs it. Messages are read from one of its subscriptions."""
+    """The topic that the user of `verify` named, as a backend of the publisher tests. The tests read its messages from a subscription."""
 
     def __init__(self, client: ServiceBusClient, topic: str, subscription: str, publisher: Publisher) -> None:
         self._topic, self.publisher = topic, publisher
@@ -160,20 +160,21 @@ class OwnTopic(PublisherBackend):
         messages: list[ServiceBusReceivedMessage] = []
         options: Any = {"session_id": session_id, "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}
         while True:
-            # On a busy machine the lock may be lost. Messages that were received before are gone from the broker, so go on after them.
+            # On a busy machine the session's lock may be lost. Receiving removes messages from the broker, so open the session again and
+            # go on after the last message that was received.
             with suppress(SessionLockLostError):
                 async with self._receiver(**options) as receiver:
                     while not messages or messages[-1].message_id != last.message_id:
                         if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                             break
                         messages += more
-                    # Look for another message after the last one, because the contract has to see a message too many.
+                    # Look for one message after the last expected one, because a test has to fail if there is a message too many.
                     messages += await receiver.receive_messages(1, max_wait_time=0.1)
                 break
         return [_as_sent(message) for message in messages]
 
     def recover(self) -> None:
-        """Do nothing, because this topic has no faults that a test could ask for."""
+        """Do nothing: no test can make this real topic fail, so there is no fault to end."""
 
 
 def _as_sent(message: ServiceBusReceivedMessage) -> OutboundMessage:

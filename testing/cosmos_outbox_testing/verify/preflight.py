@@ -1,7 +1,7 @@
 """
 The part "preflight" of `cosmos-outbox verify`: run the checks of `cosmos-outbox doctor` on the named containers and topic.
 
-They check rights, partition keys, times to live, duplicate detection, and this machine's clock.
+These checks cover rights, partition keys, times to live, duplicate detection, and this machine's clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from cosmos_outbox_worker.doctor.programs import check_application, check_worker
 AREA = "preflight"
 _TRIES = 3
 _EXPIRATION = timedelta(seconds=60)
-# Findings of `doctor` that are as intended here: no worker runs, so there are no leases and owners. Expired messages may be deleted.
+# Findings of `doctor` that are no mistakes here. No worker runs, so there are no leases and owners. Expired messages of a run need not be
+# dead-lettered.
 _MEANT = {"leases", "owners", "dead-lettering"}
 _STATEMENT = "`cosmos-outbox doctor` finds no mistake in the containers, the topic and the subscriptions."
 _RELAYED = (
@@ -43,7 +44,7 @@ _HELD = {Severity.ERROR: Held.NOT_RUN, Severity.UNKNOWN: Held.NOT_RUN, Severity.
 
 
 def cost(seconds: float) -> Cost:
-    """Return what the checks cost, for `--dry-run`."""
+    """Return what the checks cost, which `verify --dry-run` prints."""
     touches = "a document in each container, created and deleted; reads settings of the topic if it may"
     return Cost(requests=60, request_units=200, seconds=5, touches=touches)
 
@@ -52,14 +53,15 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     """Run the checks of `doctor` and `doctor --api`. If they find an error, no other part of the run is started."""
     started, charged = time.monotonic(), site.request_units
     busy, known, unknown = site.throttled, dict[str, Finding](), dict[str, Finding]()
-    for number in range(_TRIES):  # if a busy service did not answer, ask again
+    for number in range(_TRIES):  # repeat the checks if a busy service did not answer some of them
         found = (await _findings(site)).worst_first()
         known |= {one.message: one for one in found if one.severity is not Severity.UNKNOWN}
         missing = {_question_of(one): one for one in found if one.severity is Severity.UNKNOWN}
         unknown = {name: one for name, one in missing.items() if number == 0 or name in unknown}
         if not unknown:
             break
-    # If the service throttled, an unanswered check does not stop the run: the claims can still be tested, and "throttled" reports it.
+    # If Cosmos DB refused requests with 429, a check without an answer does not stop the run: the claims can still be tested, and the claim
+    # "throttled" reports the refusals.
     held_of = _HELD | ({Severity.UNKNOWN: Held.DIFFERENT} if site.throttled > busy else {})
     outcomes = [
         Outcome(
@@ -87,9 +89,9 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
 
 async def need_subscriptions(site: Site) -> None:
     """
-    Require that both subscriptions exist, one with and one without sessions.
+    Require that the two subscriptions of a run exist, one with and one without sessions.
 
-    Otherwise each claim about Service Bus would get another answer than expected, and the report would blame Azure.
+    With a wrong subscription, the claims about Service Bus would get unexpected answers, and the report would blame Azure.
 
     Raises:
         NotRun: a subscription is missing or of the wrong kind, or no Service Bus namespace is named.
@@ -122,7 +124,7 @@ async def _check_subscriptions(site: Site, found: Findings) -> None:
 
 
 def _question_of(one: Finding) -> str:
-    """Return what a finding could not find out, without the error that prevented it."""
+    """Return the part of a finding's text before the error. It names what is not known, and is the same if the check is repeated."""
     return one.message.partition(" is not known: ")[0]
 
 
@@ -132,9 +134,10 @@ def _is_meant(one: Finding, site: Site) -> bool:
 
 class _Findings(Findings):
     """
-    Findings without those of a change feed read that the service refused as invalid.
+    Findings that leave out a read of the change feed that Cosmos DB refused as invalid.
 
-    To grant a right would not help there. The claims test the change feed, and name the guarantee that is broken.
+    The finding would say which right to grant, which would not help. The claims about the change feed report the same refusal, and name the
+    guarantee that is broken.
     """
 
     def note(self, operation: str, error: Exception) -> None:

@@ -11,7 +11,7 @@ from cosmos_outbox.adapters.cosmos.client import connection_parts
 if TYPE_CHECKING:
     from cosmos_outbox_worker.settings import Settings
 
-_SHORT = 12  # a value in a connection string with at most so many characters, such as `true`, is not a secret
+_SHORT = 12  # a value in a connection string is no secret if it is not longer than this, such as `true`
 _GUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -28,7 +28,7 @@ def without_names(text: str, settings: Settings, run: str = "") -> str:
     """
     Return a text without the names of the account and of the namespace, and without GUIDs, which may identify principals and tenants.
 
-    A name is replaced only if it is a whole word. The id of the run stays in the text.
+    A name is replaced only where it is a whole word. The id of the run stays in the text, even if it contains a name.
     """
     given = settings.cosmos_connection_string
     url = connection_parts(given.get_secret_value())["accountendpoint"] if given else settings.cosmos_endpoint
@@ -38,7 +38,7 @@ def without_names(text: str, settings: Settings, run: str = "") -> str:
         if host:
             name, _, domain = host.partition(".")
             words |= {host: word, **({name: word} if domain and not name.isdigit() else {})}
-    # Try the longest name first, because the name of the namespace often begins with the name of the account.
+    # Try the longest name first. The name of the namespace often begins with the name of the account, and has to be replaced as a whole.
     known = [re.escape(one) for one in sorted(words, key=len, reverse=True)]
     kept = re.escape(run) or "(?!)"
     pattern = rf"({kept})|(?<![a-z0-9])(?:{'|'.join([*known, _GUID])})(?![a-z0-9])"

@@ -40,7 +40,10 @@ _PROVES = (
 
 
 async def facts_of(site: Site, *, name_accounts: bool) -> dict[str, Any]:
-    """Return facts about the run for the report: the versions of packages, the account's regions and consistency, the namespace's tier."""
+    """
+    Return facts about the run for the report, such as the versions of packages, the regions and the consistency of the account, and the
+    tier of the namespace.
+    """
     facts: dict[str, Any] = {
         "run": site.run,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,7 +58,7 @@ async def facts_of(site: Site, *, name_accounts: bool) -> dict[str, Any]:
         facts["consistency"] = policy.get("defaultConsistencyLevel")
         facts["regions"] = [region["name"] for region in account.WritableLocations]
     if site.bus is not None:
-        with suppress(Exception):  # the caller seldom has this right, and only this line needs it
+        with suppress(Exception):  # few users have the right to read the tier, and nothing else needs it
             facts["tier"] = await _tier(site)
     if name_accounts:
         facts["account"], facts["namespace"] = (
@@ -77,7 +80,7 @@ def prepare_folder(path: Path) -> Path:
     """
     Create the folder of the report if it is missing, and delete the report of an earlier run. Return the folder.
 
-    This is called before the run, because a run of several minutes should not find out at its end that the report cannot be written.
+    Call this before the run. Otherwise a run of several minutes could end with a report that cannot be written.
 
     Raises:
         UsageError: no file can be written in the folder.
@@ -100,8 +103,8 @@ def write_report(
     """
     Write both files of the report, and return their paths.
 
-    Only the answers of the services are passed through `cleared`, which removes secrets and names. The other sentences are this library's,
-    and may contain words that are also names, such as "outbox".
+    Only the answers of the services are passed through `cleared`, which removes secrets and names. The other sentences are those of this
+    library. They contain no secrets, but a word in them, such as "outbox", may also be the name of an account.
     """
     code, outcomes = exit_code(outcomes), [replace(one, found=cleared(one.found)) for one in outcomes]
     rows = [asdict(outcome) for outcome in outcomes]

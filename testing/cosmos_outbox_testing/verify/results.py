@@ -1,4 +1,4 @@
-"""The outcome of a claim or of a part of a run, and the exit code for all outcomes."""
+"""The outcome of testing a claim about Azure, or of running a part of `verify`, and the exit code for all outcomes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from enum import StrEnum
 
 
 class Held(StrEnum):
-    """The outcome of a claim or of a part."""
+    """How the test of a claim about Azure, or a part of a run of `verify`, ended."""
 
     HELD = "held"
-    DIFFERENT = "different"  # the answer is not the expected one, but no guarantee depends on it
-    BROKEN = "broken"  # the answer is not the expected one, and a guarantee depends on it
+    DIFFERENT = "different"  # the answer differs from the expected one, but no guarantee depends on it
+    BROKEN = "broken"  # the answer differs from the expected one, and a guarantee depends on it
     NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    The result of a claim or of a part.
+    The result of testing a claim about Azure, or of running a part of `verify`.
 
     Attributes:
-        name, area: together the text `area/name` for `--only`.
+        name, area: the two parts of `area/name`, by which `--only` selects the claim.
         statement: a sentence that says what Azure answers, or what was run.
         expected, found: the expected and the actual answer.
-        meaning: what a difference means for the guarantees, and which setting to change. If the claim was not run: how to have it run.
+        meaning: what a different answer means for the guarantees, and which setting to change. If the claim was not run: what to do so
+            that it is run.
         promise: the guarantee that depends on the claim, if one does.
         excused: whether the run is complete although the claim was not run, because it has no probe or does not apply here.
         figures: measured numbers. Their names contain the unit, such as `p50 ms`.
@@ -55,13 +56,14 @@ class Cost:
     touches: str
 
 
-# The type of a function that prints progress. It is called with sentences, and with each outcome as soon as it is known.
+# The type of a function that prints progress. It is called with a sentence, or with an outcome as soon as the outcome is known.
 Tell = Callable[[str | Outcome], None]
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:
     """
-    Return 2 if a guarantee is broken. Otherwise return 3 if something could not be run, 1 if an answer differs, and 0 if all claims held.
+    Return the exit code of `verify`: 2 if a guarantee is broken. Otherwise 3 if something could not be run, 1 if an answer differs, and 0
+    if all claims held.
     """
     found = {one.held for one in outcomes}
     missing = any(one.held is Held.NOT_RUN and not one.excused for one in outcomes)

@@ -1,4 +1,4 @@
-"""The probes of `service_bus_claims.toml`, which test what Service Bus answers to senders and receivers."""
+"""The probes (tests) of `service_bus_claims.toml`, which check what Service Bus answers to senders and receivers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from cosmos_outbox_testing.verify.results import Cost, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
 AREA = "servicebus"
-# These probes may receive messages of other probes' sessions. So they run after the others, one at a time.
+# These probes may receive messages of other probes. So each of them runs alone, after all others.
 _ALONE = {"dead-letter-of-a-dead-letter", "lean-receiver"}
 _AT_ONCE = 8
-_LARGEST_BYTES = 5_000_000  # the largest message that a probe sends
+_LARGEST_BYTES = 5_000_000  # the largest message that a test sends
 _CLOCK_SECONDS = 60
 _MESSAGES = 100  # about how many messages all probes send together
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Test all claims about Service Bus. Several are tested at once, because some wait until the lock of their session ends."""
+    """Test all claims about Service Bus. Several are tested at once, because some tests wait until the lock of their session ends."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask_one(asked: Claim) -> list[Outcome]:
@@ -50,7 +50,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
 
 
 def cost(seconds: float) -> Cost:
-    """Return what testing all these claims costs, for `--dry-run`."""
+    """Return what testing all claims about Service Bus costs, which `verify --dry-run` prints."""
     touches = f"about {_MESSAGES} messages to the topic, in sessions of the run, and dead letters of the run"
     return Cost(requests=_MESSAGES, request_units=0, seconds=120, touches=touches)
 
@@ -85,14 +85,15 @@ async def batch_is_whole(own: OwnSession) -> str:
 
 async def too_large(own: OwnSession) -> str:
     async with own.sender() as sender:
-        await sender.send_messages(own.message("0"))  # opens the link, which has the limit
+        # This send opens the link, on which Service Bus says how large a message may be.
+        await sender.send_messages(own.message("0"))
         most = int(getattr(sender, "_max_message_size_on_link", 0))
         if not 0 < most <= _LARGEST_BYTES:
             raise NotHere(
-                f"The namespace accepts messages of {most} bytes, and this run sends no message of that size."
+                f"The namespace accepts messages of {most} bytes. This run sends no message that is large enough to be refused."
             )
         condition = await refusal(sender.send_messages(own.message("1", body="x" * (most + 1))))
-    await own.send("2")  # over another link, because the broker detaches the first
+    await own.send("2")  # over a new link, because Service Bus detaches the link of the refused message
     return f"{condition}, then {names((await own.rest())[1:])}"
 
 
@@ -152,7 +153,7 @@ async def no_session_id(own: OwnSession) -> str:
     return str(found[0].dead_letter_reason or found[0].dead_letter_error_description)
 
 
-# Sessions and their locks
+# The next functions test claims about sessions and their locks.
 
 
 async def locked_session(own: OwnSession) -> str:
@@ -184,7 +185,8 @@ async def count_after_lost_lock(own: OwnSession) -> str:
 async def settled_after_lost_lock(own: OwnSession) -> str:
     async with own.hold("1") as (receiver, (message,)):
         await asyncio.sleep(lock_of(receiver.session.locked_until_utc))
-        # Remove the end of the lock from the SDK's session. Otherwise the SDK would refuse the call itself instead of asking the broker.
+        # Remove the end of the lock from the SDK's session. If the SDK knew that the lock has ended, it would refuse the call itself, and
+        # Service Bus would not be asked.
         setattr(receiver.session, "_locked_until_utc", None)  # noqa: B010 - private
         condition = await refusal(receiver.complete_message(message))
     return f"{condition}, then {names(await own.rest())}"
@@ -214,7 +216,7 @@ async def lock_of_a_message(own: OwnSession) -> str:
     return f"{early}, then counted {again.delivery_count}"
 
 
-# Dead letters and deferred messages
+# The next functions test claims about dead letters and deferred messages.
 
 
 async def dead_letter(own: OwnSession) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cosmos_outbox_worker.connection import Connection
 
-RUN = "verify-"  # the beginning of the id of every run
+RUN = "verify-"  # the id of every run begins with this, so the documents of a run can be recognised
 TTL_SECONDS = 600
 _THROTTLED, _THROTTLED_TRIES = 429, 30
 _CLEAN_SECONDS = 120.0
@@ -50,8 +50,9 @@ class Site:
         seconds: how long the main job runs.
         only: what to run, as `area` or `area/name`. Empty for everything. The areas are preflight, cosmos, servicebus, suites, job and
             figures.
-        request_units, throttled: how many request units were charged, and how many requests were answered with 429, so far.
-        sends, deferred: whether the run may have sent messages, and the sessions in which it may have deferred messages.
+        request_units, throttled: how many request units were charged so far, and how many requests were answered with 429.
+        sends: whether the run may have sent messages, so that they have to be deleted.
+        deferred: the sessions in which the run may have deferred messages.
     """
 
     def __init__(
@@ -90,19 +91,19 @@ class Site:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return the environment variables for a worker process or consumer process of this run. They contain secrets."""
+        """Return the environment variables for a worker process or consumer process of this run. Do not log them: they contain secrets."""
         own = {"OUTBOX_PROCESSOR_NAME": self.run, "OUTBOX_HEALTH_PORT": "0"}
         return {**os.environ, **own}
 
     @property
     def lean(self) -> bool:
-        """Return whether the lean receiver is installed and the settings allow it."""
+        """Return whether the lean receiver, which receives without the SDK, is installed and allowed by the settings."""
         settings = self.connection.settings
         by_sdk = settings.sdk_only or settings.servicebus_transport != "tcp"
         return find_spec("cosmos_outbox_amqp") is not None and not by_sdk
 
     def wants(self, area: str, name: str = "") -> bool:
-        """Return whether `--only` includes a claim or test. Without a name, return whether it includes anything of the area."""
+        """Return whether a claim or test is to be run according to `--only`. Without a name, return whether anything of the area is to be run."""
         full = f"{area}/{name}" if name else area
         return not self.only or any(
             asked in (full, area) or (not name and asked.startswith(f"{area}/")) for asked in self.only
@@ -122,7 +123,7 @@ class Site:
         return sdk_key(self.key(name))
 
     def document(self, key: str, document_id: str = "", **fields: object) -> dict[str, Any]:
-        """Return a document for the data container. Its partition key is for `key`, a name that `name` returned."""
+        """Return a document for the data container. `key` is a name that `name` returned, from which its partition key is made."""
         given = {"id": document_id or self.name(), "ttl": TTL_SECONDS, "type": "verify"}
         return {**given, **fields, **self.key_paths.fields(self.key(key))}
 
@@ -139,7 +140,7 @@ class Site:
         Send a request. Return its status as a text, and its result or the SDK's error.
 
         Raises:
-            AccessDenied: the caller lacks a right, so the answer says nothing about the claim.
+            AccessDenied: the caller lacks a right, so the answer does not show how Azure behaves.
         """
         for _ in range(_THROTTLED_TRIES):
             try:
@@ -154,14 +155,14 @@ class Site:
         return "429", None
 
     async def must(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Send a request and return its result. Raise RuntimeError if it fails. A request that is refused with 429 is sent again."""
+        """Send a request that prepares a test, and return its result. After 429, send it again. If it fails, raise RuntimeError."""
         said, returned = await self.answer_of(call)
         if said != "ok":
             raise RuntimeError(f"Cosmos DB refused a request that prepares a test: {said}.") from returned
         return returned
 
     async def all_of(self, listed: Callable[[], AsyncIterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return all documents of a query or of the change feed. If a page is refused with 429, begin again."""
+        """Return all documents of a query or of the change feed. If the request for a page is refused with 429, read all pages again."""
 
         async def read() -> list[dict[str, Any]]:
             return [one async for one in listed()]
@@ -176,7 +177,8 @@ class Site:
 
     async def clean(self) -> int:
         """
-        Delete the documents and messages that the run wrote. Return how many were deleted. Documents that cannot be deleted expire.
+        Delete the documents and messages that the run wrote. Return how many were deleted. If some cannot be deleted, their time to live
+        removes them.
         """
         containers = [(self.data, self.key_paths), (self.leases, self.lease_paths)]
         if self.parked is not None:
@@ -191,12 +193,15 @@ class Site:
 
 
 def key_of(name: str, levels: int) -> PartitionKey:
-    """Return a partition key with so many levels that has the name on each of them."""
+    """Return a partition key that has the name on each of its levels. A key with one level is the name itself, otherwise a tuple."""
     return name if levels == 1 else (name,) * levels
 
 
 class Meter:
-    """Counts requests, refusals with 429, and request units. A part of a run that sets `OWN_METER` has its own requests counted, too."""
+    """
+    Counts requests, refusals with 429, and request units. A part of a run may set `OWN_METER` to another meter, which then counts only the
+    requests of this part.
+    """
 
     def __init__(self) -> None:
         self.requests, self.throttled, self.request_units = 0, 0, 0.0
@@ -210,7 +215,7 @@ class Meter:
             own.hear(request, status, headers)
 
 
-# The meter of a part that runs at the same time as other parts, such as a suite. It counts only the requests of this part.
+# The meter of a part that runs at the same time as other parts, such as a suite of contract tests. It counts only this part's requests.
 OWN_METER: ContextVar[Any] = ContextVar("OWN_METER", default=None)
 
 
@@ -222,12 +227,13 @@ async def open_site(
     Open the containers and the topic that the OUTBOX_ variables name. At the end, delete what the run wrote, even if it was interrupted.
 
     Args:
-        sessions, plain: the names of two subscriptions of OUTBOX_TOPIC. The first requires sessions, the second has none.
+        sessions, plain: the names of two subscriptions of OUTBOX_TOPIC. `sessions` requires sessions, and `plain` has none.
         seconds, only: as in `Site`.
 
     Raises:
-        ConfigurationError, AccessDenied, StoreUnavailable: a container or the topic cannot be used, or refuses the caller, or does not
-            answer.
+        ConfigurationError: a container or the topic cannot be used.
+        AccessDenied: Cosmos DB or Service Bus refuses the caller.
+        StoreUnavailable: Cosmos DB does not answer.
     """
     from cosmos_outbox_worker.connection import open_connection  # noqa: PLC0415 - the kit does without the worker
     from cosmos_outbox_worker.settings import load  # noqa: PLC0415 - as above

@@ -1,7 +1,8 @@
 """
 The part "suites" of `cosmos-outbox verify`: run the contract tests of the ports against the real services.
 
-Each test sees only its own documents and messages. Where the library can bypass the SDK, the tests run twice: with and without the bypass.
+Each test sees only its own documents and messages. Where the library can work without the SDK (to read a change feed, to send or to
+receive), the tests run twice: without the SDK and with it.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _LONGEST_SECONDS = 120.0  # the time limit of a test
 _LANES = 3
 _KEYS_OF_FEEDS = ("k", *(f"key-{number}" for number in range(40)))
 _PARAMETERS = type(pytest.param())
-# The contract tests that are left out. They would mix their documents or messages with those of other tests, or need ranges, a history or
-# settings that the containers and the topic of the caller need not have.
+# The contract tests that `verify` leaves out. They would mix their documents or messages with those of other tests. Or they need ranges or
+# settings that the containers and the topic of the user may not have.
 _LEFT_OUT = {
     "test_ranges_cover_every_key_once_and_have_different_ids",
     "test_a_part_of_a_physical_range_can_be_read",
-    "test_the_latest_lsn_of_a_page_shows_a_position_beyond_the_feed",
+    "test_the_latest_lsn_shows_that_a_saved_position_is_beyond_the_feed",
     "test_a_document_is_gone_when_its_ttl_has_passed",
     "test_ids_may_have_128_characters_of_any_script",
 }
@@ -60,7 +61,7 @@ Fixtures = Callable[[], AbstractAsyncContextManager[dict[str, Any]]]
 
 
 def cost(seconds: float) -> Cost:
-    """Return what the suites cost, for `--dry-run`."""
+    """Return what the contract tests cost, which `verify --dry-run` prints."""
     touches = "documents of the run in all containers, and messages of the run in the topic"
     return Cost(requests=6_000, request_units=25_000, seconds=300, touches=touches)
 
@@ -76,7 +77,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
         _Suite("publisher", "G3", PublisherContract, lambda: _topic(site, sdk_only=False), _SENDS),
         _Suite("publisher-sdk-only", "G3", PublisherContract, lambda: _topic(site, sdk_only=True), _BY_SDK),
     )
-    # These suites do not run at the same time as the others, because each of their tests reads the whole container, or all sessions.
+    # Run these suites after the others: each of their tests reads all changes of the container, or all sessions of the subscription.
     feeds = (
         _Suite("change-feed", "G2", ChangeFeedContract, lambda: _feed(site, sdk_only=False), _POLLS),
         _Suite(
@@ -157,7 +158,10 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
 
 
 async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]) -> str:
-    """Run a test. Return an empty text if it passes, or else why it fails. After an error that may pass by itself, try again."""
+    """
+    Run a test. Return an empty text if it passes, and the reason if it fails. After an error that a retry may mend, such as 429, try
+    again.
+    """
     for number in range(_TRIES):
         try:
             async with asyncio.timeout(_LONGEST_SECONDS), fixtures() as given:
@@ -168,7 +172,8 @@ async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]
         except (Exception, pytest.fail.Exception) as error:
             if denied := denial_of(error):
                 raise NotRun(denied) from error
-            if getattr(error, "retriable", False) and number + 1 < _TRIES:  # such as 429
+            # Try again after an error such as 429, which says that the service is busy.
+            if getattr(error, "retriable", False) and number + 1 < _TRIES:
                 await asyncio.sleep(_PAUSE_SECONDS * (number + 1))
                 continue
             where = extract_tb(error.__traceback__)[-1]
@@ -180,8 +185,8 @@ async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]
 
 def tests_of(contract: object) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """
-    Return the name, method and arguments of each test of a contract. A parametrized test is returned once for each combination of its
-    parameters, as pytest would run it.
+    Return the name, method and arguments of each test of a contract (a test class for a port). A parametrized test is returned once for
+    each combination of its parameters, as pytest would run it.
     """
     for name, function in inspect.getmembers(contract, inspect.iscoroutinefunction):
         if not name.startswith("test_") or name in _LEFT_OUT:
@@ -227,7 +232,7 @@ async def _feed(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     }
     first = next(iter(begins))
     keys = {}
-    for key in _KEYS_OF_FEEDS:  # a key in the first range
+    for key in _KEYS_OF_FEEDS:  # append a number to each key so that the key is in the first range
         for number in count():
             keys[key] = f"{key}-{number}"
             if first.min <= (await feed.range_of(name + keys[key])).min < first.max:
@@ -256,7 +261,7 @@ async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]
 @asynccontextmanager
 async def _sessions(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     if sdk_only:
-        # Skip the tests that wait for the end of a lock, because the claims about Service Bus wait for it with the SDK already.
+        # Skip the tests that wait until a lock ends. The probes in `service_bus_claims.py` already test the end of locks with the SDK.
         yield {"opened": opener_for(site, ServiceBusSubscription, waits=False)}
         return
     if not site.lean:
