@@ -25,13 +25,13 @@ settings.load_profile("claims")
 if not LONG:
     os.environ["SSL_CERT_FILE"] = os.devnull
 
-# Tests start pytest as a child process. None of these needs the schemathesis plugin, which takes half a second to load, so it
-# is off.
+# Some tests start pytest as a child process. Switch off the schemathesis plugin there: no child needs it, and
+# it takes half a second to load.
 os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:schemathesis"
 
 
-# No garbage is collected while tests are imported: the modules stay until the end. `gc.freeze` below then exempts them from
-# each collection.
+# Collect no garbage while tests are imported, because modules stay until the end. `gc.freeze` below exempts
+# them from each later collection, too.
 gc.disable()
 
 # A shell ignores SIGINT in the processes that it runs in the background, as `make test` does, and their children inherit
@@ -41,14 +41,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    # Almost no object of a test is part of a cycle, and frequent collections took a twelfth of the time of the tests.
+    # Collect garbage seldom: frequent collections took a twelfth of the tests' time, and almost no object is
+    # part of a cycle.
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    # Before looptime advances the time, it runs 42 idle turns of the event loop in case a socket has data. Most tests open no
-    # socket, and these turns took two thirds of their time, so there are none.
+    # Before looptime advances the time, it runs the event loop 42 times in case a socket has data. Switch
+    # this off: most tests open no socket, and the idle runs took two thirds of their time.
     item.add_marker(pytest.mark.looptime(noop_cycles=0))
 
 

@@ -21,14 +21,14 @@ LAYERS = [
     {name.strip() for name in layer.replace(":", "|").split("|")}
     for layer in CONTRACTS["Inside the library: one package a story, no arrow up"]["layers"]
 ]
-# Each contract that lets only some packages import a dependency, and the packages that may.
+# For each import contract that lets only a few packages import a dependency: the names of these packages.
 WALLS = {
     "Only adapters and composition roots know Azure": {
         "adapters.cosmos", "adapters.servicebus",
     },
     "FastAPI is an extra: only its package knows it": {"fastapi"},
 }  # fmt: skip
-# These two `__init__` modules only re-export names. A contract cannot list them, because a package there includes all modules
+# These two `__init__` modules only re-export names. An import contract cannot list them, because a package there includes all modules
 # inside it.
 FACES = {LIBRARY, f"{LIBRARY}.adapters"}
 
@@ -68,7 +68,7 @@ def test_chains_of_imports_between_packages_are_acyclic_and_at_most_six_long():
     Only folders count towards the length of a chain. A single module at the root, such as `errors`, does not.
     """
     chains: dict[str, tuple[str, ...]] = {}
-    for package in TopologicalSorter(IMPORTS).static_order():  # a CycleError names a circle
+    for package in TopologicalSorter(IMPORTS).static_order():  # a CycleError names a circle of imports
         below = max((chains[other] for other in IMPORTS[package]), key=len, default=())
         is_folder = (ROOT / LIBRARY / package.replace(".", "/")).is_dir()
         chains[package] = (package, *below) if is_folder else below
@@ -78,7 +78,7 @@ def test_chains_of_imports_between_packages_are_acyclic_and_at_most_six_long():
 
 def test_no_module_of_the_library_imports_the_public_namespaces():
     """
-    `cosmos_outbox` and `cosmos_outbox.adapters` import packages of higher layers, so importing them would import these too.
+    `cosmos_outbox` and `cosmos_outbox.adapters` import packages of higher layers. A module that imports them imports those layers too.
     """
     assert set() == {
         module
@@ -105,7 +105,7 @@ def test_the_adapters_do_not_import_each_other():
 
 
 @pytest.mark.parametrize("name", WALLS)
-def test_a_contract_covers_every_module_that_it_does_not_exempt(name: str):
+def test_an_import_contract_covers_every_module_that_it_does_not_exempt(name: str):
     covered = (*CONTRACTS[name]["source_modules"], *(f"{LIBRARY}.{package}" for package in WALLS[name]))
 
     escaped = {
@@ -117,7 +117,7 @@ def test_a_contract_covers_every_module_that_it_does_not_exempt(name: str):
 
 
 @pytest.mark.parametrize("name", WALLS)
-def test_only_exempt_packages_import_a_dependency_that_a_contract_forbids(name: str):
+def test_only_exempt_packages_import_what_an_import_contract_forbids(name: str):
     forbidden = set(CONTRACTS[name]["forbidden_modules"])
     importing = {
         module

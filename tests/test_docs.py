@@ -21,7 +21,7 @@ from tests.support.pages import PAGES, ROOT, Block, blocks_of, copy_repository, 
 
 pytestmark = pytest.mark.looptime(False)
 
-# tests/packaging/test_wheels.py runs the code of these pages, and all commands of the last one, in an environment where only
+# tests/packaging/test_wheels.py runs the code of these pages, and all commands of emulators/README.md, where only
 # the packages that the page names are installed.
 EMULATORS = Path("emulators/README.md")
 INSTALLED = (Path("README.md"), Path("docs/how-to/fastapi.md"), EMULATORS)
@@ -31,7 +31,7 @@ BLOCKS = {page.relative_to(ROOT): blocks_of(page.read_text()) for page in PAGES}
 @pytest.mark.parametrize("page", BLOCKS, ids=str)
 def test_every_code_block_is_marked_with_how_it_is_tested(page: Path):
     assert [] == [f"{page}:{block.line}: {block.mistake}" for block in BLOCKS[page] if block.mistake]
-    # Indented fences and fences of tildes are refused, because the parser would not see them as blocks.
+    # Refuse indented fences and fences of tildes, because the parser of these tests does not find them.
     assert [] == re.findall(r"^(?:[ \t]+```|[ \t]*~~~).*", (ROOT / page).read_text(), re.MULTILINE)
 
 
@@ -45,7 +45,7 @@ def test_every_code_block_is_marked_with_how_it_is_tested(page: Path):
         if block.info == "python"
     ],
 )
-def test_a_python_block_runs_without_a_warning(block: Block, blank: Blank, tmp_path: Path):
+def test_each_python_block_of_a_page_runs_without_a_warning(block: Block, blank: Blank, tmp_path: Path):
     assert (0, "") == blank.run(block.text, tmp_path / "errors")
 
 
@@ -123,8 +123,8 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
     """
     Return the environment variables of a reader who has just cloned the repository, with a temporary folder and free ports.
     """
-    # `make test` sets MAKE and MFLAGS, and a make that a page starts would print that it runs below another one. So they are
-    # removed.
+    # Remove MAKE and MFLAGS, which `make test` sets: with them, a `make` that a page starts prints that
+    # another make runs it, and the output differs from the page.
     ours = ("OUTBOX_", "PYTHONPATH", "MAKE", "MFLAGS")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return clean | {"TMPDIR": str(tmp_path), "RUN_ARGS": "--port 0"}
@@ -153,11 +153,11 @@ def test_a_reader_without_an_outbox_can_follow_the_page_on_receiving(
     assert [] == follow(BLOCKS[RECEIVE], tmp_path, newcomer | {"PYTHONPATH": installed})
 
 
-def test_the_steps_of_the_faststream_page_before_its_installation_work(
+def test_the_faststream_page_works_except_for_steps_that_need_faststream(
     newcomer: dict[str, str], tmp_path: Path
 ):
     """
-    The steps that need no FastStream are the consumer, its test, the topics and the worker.
+    The tested steps are the consumer, its test, the topics and the worker.
 
     `make test-programs` follows the whole page, in an environment that has FastStream.
     """
@@ -236,5 +236,5 @@ def registry_answers(requirement: str, folder: Path) -> bool:
         "something left running",
     ],
 )
-def test_following_a_page_reports_each_step_with_another_result(page: str, mistakes: int, tmp_path: Path):
+def test_following_a_page_reports_each_step_whose_result_differs(page: str, mistakes: int, tmp_path: Path):
     assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))

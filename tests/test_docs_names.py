@@ -45,7 +45,7 @@ TREES = (
     "infra", "models", "tools", "tests", "benchmarks", "docs",
 )  # fmt: skip
 FILES = [*ROOT.iterdir(), *(path for tree in TREES for path in (ROOT / tree).rglob("*"))]
-# Every file's path and each end of that path, because a page may name a file by the last parts of its path.
+# The path of every file, and every ending of that path: a page may name a file by the last parts of its path.
 ENDS = {
     "/".join(parts[i:])
     for path in FILES
@@ -89,7 +89,7 @@ def test_settings_targets_and_metrics_that_a_page_names_exist(page: Path):
     settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     metrics = set(re.findall(r"\boutbox_[a-z_]+", (ROOT / "docs/reference/metrics.md").read_text()))
-    metrics |= vars(pytest_plugin).keys()  # fixtures have such names too
+    metrics |= vars(pytest_plugin).keys()  # the fixtures of the test kit also begin with `outbox_`
     # `outbox_alarm` is no metric: it is a label, which is named after its attribute.
     named = {
         *(set(re.findall(r"\bOUTBOX_[A-Z_]+[A-Z]\b", PROSE[page])) - settings),
@@ -115,7 +115,7 @@ def test_every_setting_that_a_source_file_names_exists():
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)
-def test_a_table_of_settings_shows_the_default_of_each(page: Path):
+def test_each_default_in_a_table_of_settings_is_that_of_the_code(page: Path):
     told = dict(re.findall(r"^\| `(OUTBOX_\w+)` \| ([\d.]+) \|", PROSE[page], re.MULTILINE))
     defaults = {
         f"OUTBOX_{name.upper()}": field.default for name, field in ConsumerSettings.model_fields.items()

@@ -16,12 +16,12 @@ from cosmos_outbox import errors, fastapi
 from cosmos_outbox.adapters import cosmos, memory, servicebus
 
 
-def test_the_public_names_are_sorted_and_exist():
+def test_the_public_names_of_the_library_are_sorted_and_exist():
     assert sorted(set(cosmos_outbox.__all__)) == cosmos_outbox.__all__
     assert [] == [name for name in cosmos_outbox.__all__ if not hasattr(cosmos_outbox, name)]
 
 
-def test_all_of_the_package_s_imports_are_listed_as_public():
+def test_every_name_in_the_library_s_top_package_is_listed_as_public():
     imported = {
         name
         for name, value in vars(cosmos_outbox).items()
@@ -30,7 +30,7 @@ def test_all_of_the_package_s_imports_are_listed_as_public():
     assert imported == set(cosmos_outbox.__all__)
 
 
-def test_every_error_class_has_a_docstring_and_a_place_in_the_tree():
+def test_every_error_class_has_a_docstring_and_is_in_the_tree_of_errors():
     """The docstring of `cosmos_outbox.errors` draws the tree of all error classes."""
     classes = [
         value
@@ -51,7 +51,8 @@ def test_adapter_and_extra_packages_export_their_public_names_sorted(face: Modul
     public = {
         name for name, value in vars(face).items() if not name.startswith("_") and not inspect.ismodule(value)
     }
-    assert sorted(face.__all__, key=lambda name: (not name.isupper(), name)) == face.__all__  # as ruff sorts
+    # ruff sorts `__all__` in this order, with constants first.
+    assert sorted(face.__all__, key=lambda name: (not name.isupper(), name)) == face.__all__
     assert public == set(face.__all__)
     assert [] == [name for name in face.__all__ if not (getattr(face, name).__doc__ or "").strip()]
 

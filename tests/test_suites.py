@@ -1,7 +1,7 @@
 """
 Tests of the layout of the tests: a suite imports only from itself and from `tests/support`.
 
-So each suite can be read, changed and moved by itself.
+This way, each suite can be read, changed and moved by itself.
 """
 
 from __future__ import annotations
