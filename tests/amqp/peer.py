@@ -1,6 +1,6 @@
 """
-A scripted AMQP peer without sockets, for tests of the lean transport: it keeps the bytes that it is sent, and answers as a
-test says.
+A scripted AMQP peer without sockets, for tests of the lean receiver. It keeps the bytes that the client sends, and answers as a
+test tells it to.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WELCOME = b"".join(
         frame(0, performative(Code.OPEN, string("peer"), NULL, uint(65536), ushort(9), uint(240_000))),
     )
 )
-OWN_HANDLES = 3  # a peer numbers its handles as it likes
+OWN_HANDLES = 3  # the handle numbers of the peer begin at 3, and those of the client at 0
 # The peer's next outgoing transfer has the number 7.
 BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9)))
 
@@ -65,8 +65,8 @@ def bodies_of(data: bytes) -> list[bytes]:
 
 class Peer(asyncio.Transport):
     """
-    The other side of a connection: it keeps the bytes that the client writes, and sends the frames that a test tells it to
-    send.
+    The other side of a client's connection. It keeps the bytes that the client writes, and sends the frames that a test tells it
+    to send.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ async def attached(peer: Peer, *, ahead: int = 0) -> Link:
 
 
 async def linked(*, ahead: int = 0) -> tuple[Peer, Link]:
-    """Return a peer and an attached link to it, which holds session "a"."""
+    """Return a peer and a link to it, which is attached and holds session "a"."""
     peer = welcoming()
     return peer, await attached(peer, ahead=ahead)
 
@@ -162,9 +162,7 @@ class Broker(Peer):
             self.gives_credit(100)
 
     def gives_credit(self, credit: int, *, seen: int = 0, window: int = 100) -> None:
-        """
-        Grant credit for so many more requests, given how many of the client's transfers the peer has seen.
-        """
+        """Grant credit for `credit` more requests. `seen` is the number of the client's transfers that the peer has received."""
         self.says(
             Code.FLOW, uint(seen), uint(window), uint(0), uint(1), uint(OWN_HANDLES), uint(seen), uint(credit)
         )

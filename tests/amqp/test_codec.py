@@ -1,7 +1,7 @@
 """
-Tests of the AMQP encoding of the lean transport against the vendor SDK's: each reads the values that the other writes.
+Tests that the lean receiver reads the AMQP values that the Service Bus SDK writes, and that the SDK reads those of the lean receiver.
 
-Any other bytes give a value or a ProtocolError.
+Bytes that are no AMQP may raise only a ProtocolError.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_by_sdk(data: bytes) -> Any:
 
 @settings(max_examples=examples(50, many=10_000))
 @given(TYPED)
-def test_each_type_that_the_sdk_writes_is_read(typed: tuple[str, Any]) -> None:
+def test_the_decoder_reads_each_type_that_the_sdk_writes(typed: tuple[str, Any]) -> None:
     name, value = typed
     data = written_by_sdk({"TYPE": name, "VALUE": value})
     assert (value, len(data)) == decode(data)
@@ -143,7 +143,7 @@ MESSAGES = BODIES.flatmap(
 
 @settings(max_examples=examples(50, many=10_000))
 @given(MESSAGES)
-def test_a_message_is_read_as_the_sdk_reads_it(sent: AmqpAnnotatedMessage) -> None:
+def test_the_lean_receiver_reads_a_message_as_the_sdk_does(sent: AmqpAnnotatedMessage) -> None:
     output = bytearray()
     sdk_encode.encode_payload(output, PyamqpTransport.to_outgoing_amqp_message(sent))
     payload = bytes(output)
@@ -156,7 +156,7 @@ def test_a_message_is_read_as_the_sdk_reads_it(sent: AmqpAnnotatedMessage) -> No
 
 
 @pytest.mark.parametrize("size", [1, 300])
-def test_a_broken_character_is_replaced(size: int) -> None:
+def test_the_decoder_replaces_an_invalid_character_in_a_text(size: int) -> None:
     raw = wire.string("x" * size)[:-1] + b"\xff"
     assert ["x" * (size - 1) + "\ufffd", None] == decode(wire.listed([raw, wire.NULL]))[0]
 
@@ -175,17 +175,17 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=examples(200, many=25_000))
-@example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40")  # four thousand million nulls
+@example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40")  # an array that claims 4,294,967,295 nulls
 @example(b"\xd0\x00\x00\x00\x04\xff\xff\xff\xff")
 @example(b"\x00" * 100_000)
 @example(b"\xc0\x02\x01" * 50_000)
 @example(b"\xe0\xff\x01" + b"\x00\x53\x00" * 50_000)
-@example(b"\xc1\x04\x02\xc0\x01\x00\x40")  # a list for a key
+@example(b"\xc1\x04\x02\xc0\x01\x00\x40")  # a map whose key is a list
 @example(b"\xa1\xff")
 @example(b"\xc0\x03\x01\xa1\xff")
 @example(b"\x73\xff\xff\xff\xff")
 @given(st.binary(max_size=300) | damaged())
-def test_any_bytes_are_decoded_or_raise_a_protocol_error(data: bytes) -> None:
+def test_the_decoder_reads_any_bytes_or_raises_a_protocol_error(data: bytes) -> None:
     for read in (decode, read_performative, lambda data: message_of(Sections(data))):
         try:
             read(data)
@@ -212,7 +212,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("value", UNUSUAL.values(), ids=UNUSUAL)
 @pytest.mark.parametrize("section", [0x72, 0x74], ids=["annotations", "properties"])
-def test_an_unreadable_value_of_a_map_does_not_hide_the_others(section: int, value: bytes) -> None:
+def test_an_unreadable_value_of_a_map_does_not_hide_its_other_values(section: int, value: bytes) -> None:
     pairs = {"odd": value, "schema-version": wire.uint(2), "x-opt-sequence-number": wire.uint(9)}
     payload = wire.described(section, wire.mapped((wire.symbol(name), one) for name, one in pairs.items()))
     message = message_of(Sections(payload + wire.described(0x75, wire.binary(b"body"))))
@@ -229,5 +229,5 @@ def test_a_message_with_an_unknown_section_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, Described(0x1D, None), Described(0x1D, [])], ids=repr)
-def test_a_field_that_holds_no_error_is_read_as_none(value: Any) -> None:
+def test_read_error_returns_none_for_a_field_without_an_error(value: Any) -> None:
     assert read_error(value) is None

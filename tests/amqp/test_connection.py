@@ -1,6 +1,6 @@
 """
-Tests of the AMQP transport against a scripted peer, in virtual time: garbage, silence, and behaviour that Service Bus does
-not show.
+Tests of the lean receiver's AMQP connection with a scripted peer, in virtual time. The peer sends garbage, is silent, or does
+what Service Bus does not do.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TestGarbage:
 
     @settings(max_examples=examples(150, many=20_000))
     @given(st.data())
-    def test_garbage_loses_the_connection_and_raises_no_other_error(self, data: st.DataObject) -> None:
+    def test_garbage_from_a_peer_ends_the_connection_without_an_exception(self, data: st.DataObject) -> None:
         dialogue = bytearray(self.DIALOGUE)
         for _ in range(data.draw(st.integers(0, 3))):
             dialogue[data.draw(st.integers(0, len(dialogue) - 1))] = data.draw(st.integers(0, 255))
@@ -139,7 +139,7 @@ class TestSilence:
 
 class TestMessages:
     async def test_a_message_may_come_in_several_frames(self) -> None:
-        """A transfer that the peer aborts half-way is no message."""
+        """The receiver joins the frames. It drops the frames of a message whose transfer the peer aborts half-way."""
         peer, link = await linked()
         receiving = asyncio.create_task(link.receive(1))
         await peer.heard()
@@ -164,7 +164,7 @@ class TestMessages:
         assert delivery is not None
         assert b"just in time" == delivery.payload
 
-    async def test_a_message_that_arrives_after_a_cancelled_call_goes_to_the_next_one(self) -> None:
+    async def test_a_message_that_arrives_after_a_cancelled_receive_is_not_lost(self) -> None:
         peer, link = await linked()
         receiving = asyncio.create_task(link.receive(0))
         await peer.heard()
@@ -188,7 +188,7 @@ class TestMessages:
 
 
 class TestChannels:
-    async def test_a_channel_is_reused_only_after_the_peer_has_ended_it(self) -> None:
+    async def test_a_channel_number_is_used_again_only_after_the_peer_ended_it(self) -> None:
         peer, link = await linked()
         link.detach()
         said = await peer.heard()
@@ -200,8 +200,8 @@ class TestChannels:
         assert (0, 1, 0) == (link._channel, second._channel, third._channel)
         assert peer.connection.lost is None
 
-    async def test_no_more_channels_are_opened_than_the_peer_allows(self) -> None:
-        peer = welcoming()  # of 10, of which two are for requests
+    async def test_the_client_opens_no_more_channels_than_the_peer_allows(self) -> None:
+        peer = welcoming()  # allows 10 channels; the client keeps two for requests
         links = [Link(peer.connection, "q", wait_seconds=20, ahead=0) for _ in range(8)]
         with pytest.raises(AmqpError, match="takes 10 channels") as refused:
             Link(peer.connection, "q", wait_seconds=20, ahead=0)
@@ -212,7 +212,7 @@ class TestChannels:
         assert 0 == Link(peer.connection, "q", wait_seconds=20, ahead=0)._channel
         assert [8, 9] == [Requests(peer.connection, name)._channel for name in ("$cbs", "m")]
 
-    async def test_the_end_of_a_channel_ends_only_the_link_on_it(self) -> None:
+    async def test_a_channel_that_the_peer_ends_loses_only_its_own_link(self) -> None:
         peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         error = described(Code.ERROR, listed([symbol(Condition.SESSION_LOCK_LOST), string("gone")]))
@@ -224,7 +224,7 @@ class TestChannels:
 
 class Given:
     """
-    A credential as of Microsoft Entra ID, which always returns the same token and notes for which scopes it was asked.
+    A credential like those of Microsoft Entra ID. It always returns the same token, and records for which scopes it was asked.
     """
 
     def __init__(self, seconds: float = 3600, text: str = "t") -> None:
@@ -245,7 +245,7 @@ class TestSigningIn:
         broker, credential = Broker(202), Given()
         connect_to(monkeypatch, lambda: broker)
         signed_in = await signing.SignedIn.open(named(credential), "t/Subscriptions/s")
-        # The broker detaches idle links after a while. The renewal of the token has to attach a new one.
+        # A broker detaches links that are idle. So the renewal of the token has to attach a new link.
         broker.says(Code.DETACH, uint(0), TRUE)
         broker.says(Code.END)
         for _ in range(55):

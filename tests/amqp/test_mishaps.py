@@ -1,6 +1,4 @@
-"""
-Tests of the AMQP transport when a broker is slow, or when a message, credential or answer is not as expected.
-"""
+"""Tests of the lean receiver with a slow broker, and with an unexpected message, credential or answer."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ LOST = wire.rejected(Condition.SESSION_LOCK_LOST, "gone")
 
 
 class Slow(Broker):
-    """A broker that answers each request after `seconds`, or never if that is None."""
+    """A broker that answers each request after `seconds`, or never if `seconds` is None."""
 
     seconds: float | None = 2.0
 
@@ -45,7 +43,7 @@ class Slow(Broker):
 
 
 class TestRequests:
-    async def test_each_of_many_overlapping_requests_has_its_own_time_to_be_answered(self) -> None:
+    async def test_each_of_many_overlapping_requests_has_its_own_time_limit(self) -> None:
         broker = Slow(200)
         requests, asked = Requests(broker.connection, "m"), []
         for _ in range(60):
@@ -54,7 +52,7 @@ class TestRequests:
         await asyncio.gather(*asked)
         assert requests.waiting_since is None
 
-    async def test_requests_that_callers_gave_up_still_count_as_unanswered(self) -> None:
+    async def test_requests_still_count_as_unanswered_if_their_callers_gave_up(self) -> None:
         broker = Slow(200)
         broker.seconds = None
         requests = Requests(broker.connection, "m")
@@ -100,7 +98,7 @@ class TestMessages:
         await closing
 
     @pytest.mark.parametrize("outcome", [wire.MODIFIED, wire.REJECTED], ids=["modified", "rejected"])
-    async def test_a_settlement_fails_if_the_broker_answers_with_another_outcome(
+    async def test_a_settlement_fails_if_the_broker_reports_another_outcome_than_asked(
         self, outcome: bytes
     ) -> None:
         peer, link = await linked()
@@ -110,7 +108,7 @@ class TestMessages:
         with pytest.raises(AmqpError, match="another outcome than requested"):
             await settling
 
-    async def test_a_settlement_waits_until_the_drain_of_a_cancelled_call_has_ended(self) -> None:
+    async def test_a_settlement_waits_until_the_drain_of_a_cancelled_receive_has_ended(self) -> None:
         peer, link = await linked(ahead=2)
         receiving = asyncio.create_task(link.receive(0))
         await peer.heard()

@@ -1,7 +1,7 @@
 """
 Tests of the lean receiver against brokers that use AMQP in other ways than Service Bus does.
 
-Where it does not understand a broker, it hands over to the SDK's receiver.
+If the lean receiver does not understand a broker, the SDK's receiver takes over.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.amqp.wire import FALSE, NULL, TRUE, binary, performative, string, sym
 
 
 def opening(*limits: bytes) -> Peer:
-    """Return a peer whose open frame has these limits, such as the size of a frame, after the names."""
+    """Return a peer whose open frame ends with these limits, such as the largest size of a frame."""
     peer = Peer()
     opened = frame(0, performative(Code.OPEN, string("peer"), NULL, *limits))
     peer.connection.data_received(WELCOME[: WELCOME.index(AMQP_HEADER)] + AMQP_HEADER + opened)
@@ -48,7 +48,7 @@ class Unhurried(Broker):
 
 class TestRequests:
     @pytest.mark.parametrize("limits", [(), (uint(512),)], ids=["without a limit", "of 512"])
-    async def test_a_request_is_split_into_frames_of_the_broker_s_size(
+    async def test_a_request_is_split_into_frames_that_the_broker_can_read(
         self, limits: tuple[bytes, ...]
     ) -> None:
         peer = opening(*limits)
@@ -95,7 +95,7 @@ class TestSettlements:
         await peer.heard()
         return peer, task
 
-    async def test_only_a_settled_disposition_confirms_a_settlement(
+    async def test_only_a_disposition_with_the_settled_flag_confirms_a_settlement(
         self, settling: tuple[Peer, asyncio.Task[None]]
     ) -> None:
         peer, task = settling
@@ -114,7 +114,7 @@ class TestSettlements:
     @pytest.mark.parametrize(
         ("condition", "is_done"), [("com.microsoft:dead-letter", True), ("amqp:internal-error", False)]
     )
-    async def test_a_dead_letter_outcome_that_the_broker_echoes_is_no_error(
+    async def test_a_dead_letter_is_settled_if_the_broker_repeats_its_condition(
         self, condition: str, *, is_done: bool
     ) -> None:
         peer, link = await linked()
@@ -142,7 +142,7 @@ class TestSettlements:
 
 
 class TestLinks:
-    async def test_a_message_beyond_the_credit_detaches_only_its_link(self) -> None:
+    async def test_a_message_beyond_the_credit_of_a_link_detaches_only_this_link(self) -> None:
         peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         peer.transfers(0, b"unasked")
@@ -152,7 +152,7 @@ class TestLinks:
             await link.receive(1)
         assert (None, None) == (other.error, peer.connection.lost)
 
-    async def test_a_link_answers_a_flow_with_echo_at_once(self) -> None:
+    async def test_a_link_answers_at_once_a_flow_that_asks_for_an_echo(self) -> None:
         peer, link = await linked(ahead=3)
         receiving = asyncio.create_task(link.receive(5))
         await peer.heard()
@@ -181,7 +181,7 @@ class TestConnections:
         ("outcome", "advice"),
         [(1, "correct the key"), (2, "tried again"), (3, "tried again"), (4, "tried again")],
     )
-    async def test_the_error_blames_the_key_only_where_the_broker_does(
+    async def test_only_a_wrong_key_leads_to_the_advice_to_correct_it(
         self, outcome: int, advice: str
     ) -> None:
         peer = Peer()
@@ -198,7 +198,7 @@ def fault() -> AmqpError:
 
 
 class TestTrust:
-    async def test_trust_in_a_broker_is_lost_after_three_faults_in_ten_minutes(self) -> None:
+    async def test_three_faults_in_ten_minutes_make_the_lean_receiver_give_up(self) -> None:
         trust = Trust("q")
         for error in (fault(), Unanswered(), AmqpError(Condition.DECODE_ERROR, "said the broker")):
             assert trust.lost_by is None
@@ -215,7 +215,7 @@ class TestTrust:
         ],
         ids=str,
     )
-    async def test_errors_that_the_sdk_would_get_too_do_not_end_the_trust(self, error: AmqpError) -> None:
+    async def test_errors_that_every_client_gets_are_no_fault_of_the_receiver(self, error: AmqpError) -> None:
         trust = Trust("q")
         for _ in range(9):
             trust.translate(error)
@@ -223,7 +223,7 @@ class TestTrust:
         assert trust.lost_by is None
 
     async def test_a_settled_message_resets_the_count_of_faults(self) -> None:
-        """Faults do not count any more after a settled message, nor after ten minutes."""
+        """A fault also stops counting after ten minutes."""
         trust = Trust("q")
         for _ in range(4):
             trust.translate(fault())
@@ -252,9 +252,7 @@ class Garbled(Broker):
 class TestFallback:
     @pytest.fixture
     def taken_over(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """
-        Replace the `accept` of the SDK's receiver, and return the list in which each of its calls is noted.
-        """
+        """Replace the `accept` of the SDK's receiver, and return a list that gets an entry for each call."""
         asked: list[str] = []
 
         async def accept(sdk: ServiceBusSubscription, wait_seconds: float) -> None:
@@ -263,10 +261,10 @@ class TestFallback:
         monkeypatch.setattr(ServiceBusSubscription, "accept", accept)
         return asked
 
-    async def test_after_repeated_faults_the_sdk_s_receiver_takes_over(
+    async def test_after_repeated_faults_the_sdk_s_receiver_replaces_the_lean_receiver(
         self, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The lean receiver closes its connections first, so that the broker frees their sessions."""
+        """The lean receiver first closes its connections, so that the broker unlocks the sessions for the SDK's receiver."""
         peers: list[Peer] = []
         connect_to(monkeypatch, lambda: peers.append(Garbled(200)) or peers[-1])
         told: list[Record] = []
@@ -288,7 +286,7 @@ class TestFallback:
     async def test_a_waiting_accept_raises_an_error_when_the_receiver_is_closed(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The caller must not take the closing for a cancellation of its own task."""
+        """Without this error, the caller would think that its own task was cancelled."""
 
         async def connect(*_: Any) -> Connection:
             await asyncio.Event().wait()
@@ -302,7 +300,7 @@ class TestFallback:
         with pytest.raises(SubscriptionUnavailable, match="closed"):
             await accepting
 
-    def test_the_fallback_refuses_a_subscription_without_sessions(self) -> None:
+    def test_the_fallback_to_the_sdk_refuses_a_subscription_without_sessions(self) -> None:
         client = open_service_bus_client(
             connection_string="Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=v"
         )

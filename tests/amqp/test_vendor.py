@@ -1,7 +1,7 @@
 """
-Tests that the AMQP frames of the lean transport are the SDK's, value by value and type by type.
+Tests that the lean receiver writes the same AMQP frames as the SDK, with the same types of all values.
 
-The emulator takes no part here, because it could share a misreading of the specification with the transport.
+These tests use no emulator, because it could misread the AMQP specification in the same way as the lean receiver.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LISTS, MAPS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1)
 
 def typed(data: bytes, position: int = 0) -> tuple[Any, int]:
     """
-    Decode a value together with the type of each of its parts; return it and the position after it.
+    Decode a value together with the type of each of its parts. Return the typed value, and the position after it.
 
     The types do not depend on the width of the encoding. Nulls at the end of a list are left out.
     """
@@ -81,12 +81,12 @@ def same(ours: bytes, sdks: Any) -> None:
 
 
 class Frames(NamedTuple):
-    """The bodies of the frames that the transport wrote."""
+    """The bodies of the frames that the lean receiver wrote."""
 
     bodies: list[bytes]
 
     def of(self, code: int) -> bytes:
-        """Remove and return the first body whose performative has this code."""
+        """Remove and return the first of these frame bodies that begins with the AMQP performative of this code."""
         return self.bodies.pop(next(n for n, body in enumerate(self.bodies) if body[2] == code))
 
 
@@ -116,7 +116,7 @@ def target(address: str) -> Target:
 
 
 class TestWhatIsWritten:
-    async def test_frames_that_open_and_close_a_connection_are_as_the_sdk_s(self) -> None:
+    async def test_the_frames_that_open_and_close_a_connection_equal_the_sdk_s(self) -> None:
         peer = welcoming()
         frames = await written(peer)
         same(frames.of(Code.SASL_INIT), performatives.SASLInit(b"ANONYMOUS", b"", "peer"))
@@ -126,7 +126,7 @@ class TestWhatIsWritten:
         peer.abort()
         await closing
 
-    async def test_the_frames_of_a_link_are_as_the_sdk_s(self) -> None:
+    async def test_the_frames_of_a_link_equal_those_of_the_sdk(self) -> None:
         peer = welcoming()
         await written(peer)
         link = Link(peer.connection, "q", wait_seconds=20, ahead=3)
@@ -151,7 +151,7 @@ class TestWhatIsWritten:
 
     @settings(max_examples=examples(20, many=2_000))
     @given(st.integers(0, 2**32 - 1), st.text(max_size=300), st.text(max_size=300))
-    def test_the_frames_that_settle_a_message_are_as_the_sdk_s(
+    def test_the_frames_that_settle_a_message_equal_those_of_the_sdk(
         self, number: int, reason: str, description: str
     ) -> None:
         info = {b"DeadLetterReason": reason, b"DeadLetterErrorDescription": description}
@@ -174,7 +174,7 @@ class TestWhatIsWritten:
 
         asyncio.run(run())
 
-    async def test_the_frames_of_a_request_are_as_the_sdk_s(self) -> None:
+    async def test_the_frames_of_a_request_equal_those_of_the_sdk(self) -> None:
         peer = welcoming()
         await written(peer)
         requests = Requests(peer.connection, "$cbs")

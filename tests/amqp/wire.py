@@ -1,7 +1,7 @@
 """
 Encodes AMQP values for the scripted peer, one function for each type.
 
-It shares no code with the client under test, so that a mistake in that client's encoder is noticed.
+This encoder shares no code with the client under test, so a mistake in the client's encoder is noticed.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ def uuids(values: Iterable[UUID]) -> bytes:
 
 
 def described(code: int, value: bytes) -> bytes:
-    """
-    Encode a value with its descriptor of the AMQP specification, as performatives and sections of a message have one.
-    """
+    """Encode a value with a numeric descriptor, as AMQP does for performatives and for the sections of a message."""
     return b"\x00\x53" + code.to_bytes(1, "big") + value
 
 
