@@ -56,12 +56,12 @@ class Fleet:
 
     @property
     def workers(self) -> list[Child]:
-        """Return the process that runs at each place now."""
+        """Return the processes of the fleet that run now. A new process stands in place of each that was killed or drained."""
         return [place.child for place in self._places]
 
     def measure(self, child: Child) -> None:
         """Read the peak of a process's memory from /proc. Call it before the process ends."""
-        with suppress(OSError):  # it is gone, or there is no /proc
+        with suppress(OSError):  # the process has ended, or this system has no /proc
             status = Path(f"/proc/{child.pid}/status").read_text()
             self.peak_mb = max(self.peak_mb, *(int(kb) // 1024 for kb in _PEAK.findall(status)), 0)
 
@@ -70,7 +70,7 @@ class Fleet:
         Kill, freeze or drain one process, and wait until it or its successor works again. Do nothing if only one process is up.
         """
         idle = [place for place in self._places if not place.busy]
-        if len(idle) < 2:  # one has to take over what the others lose
+        if len(idle) < 2:  # leave at least one process undisturbed, which takes over the leases of the others
             return
         place = idle[disturbance.victim % len(idle)]
         place.busy = True
@@ -82,7 +82,8 @@ class Fleet:
     async def _do(self, disturbance: Disturbance, place: _Place) -> None:
         self.done[disturbance.kind] += 1
         if disturbance.kind is Kind.FREEZE:
-            # Sent with `os.killpg`, because `Child.signal` would mark the process as one that is expected to end.
+            # Freeze the process with `os.killpg`: `Child.signal` would mark it as a process that is expected
+            # to end.
             os.killpg(place.child.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(disturbance.seconds)
@@ -100,8 +101,8 @@ class Fleet:
         await self._until_started(place.child)
 
     async def _until_started(self, child: Child) -> None:
-        # SIGTERM kills a process that has not logged its start yet, instead of draining it. So a drain has to wait for that
-        # line.
+        # Wait until the process has logged its start. Before that, SIGTERM kills it instead of draining it,
+        # so a later drain would be reported as a failure.
         async with asyncio.timeout(HUNG_SECONDS):
             while f"{self._role}.started".encode() not in child.log.read_bytes():
                 self._children.check()

@@ -1,9 +1,9 @@
 """
 Emulators that record what they do: `python -m tests.chaos.recorded_emulators RECORD`, followed by the emulators' own arguments.
 
-Each line of the record is something that a service itself knows to have happened, in that order: a committed transaction, a
-transfer of messages that was stored, or the broker's answer to it. The name of the key that signs a connection identifies the
-sender: each worker signs with a key of its own name.
+Each line of the record is something that an emulator did, in order: it committed a transaction, stored a transfer of
+messages, or answered that transfer. The record also shows which worker sent a message, because each worker signs its
+connections with a key of its own name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _record_sends(note: Any) -> None:
     signers: dict[Any, str] = {}
 
     def remember(self: config.BrokerConfig, key: str) -> frozenset[str]:
-        asked[0] = key  # the connection is authorised next, in this turn of the loop
+        asked[0] = key  # `authorised` reads this key: it is called next, for the same connection
         return rights_of(self, key)
 
     def authorised(self: Connection, path: str, expires: float, rights: frozenset[str]) -> None:

@@ -49,7 +49,7 @@ _WATCH_SECONDS = 0.25
 _QUIET_SECONDS = 1.5
 _CONSUMER = "tests.chaos.ledger:consumer"
 _SECOND_LEASES = "directory-leases"
-_LARGE_ONE_IN = 3  # accounts: the feed brings 40 KB of entity beside each event or two
+_LARGE_ONE_IN = 3  # every third account is large: each change of it brings 40 KB through the change feed
 _PAPERS = [{"number": number, "text": f"paper {number} " + "x" * 60} for number in range(400)]
 _CUTS = ("drop-before-store", "drop-after-store")
 
@@ -70,11 +70,12 @@ class ChaosOptions:
     most_partitions: int = 24
     accounts: int = 48
     commits_per_second: float = 60
-    # The probability that a send loses its connection before the broker stores it, and as much again for after that
+    # The probability that a send loses its connection before the broker stores the messages. The probability
+    # that it loses its connection after that, and before the answer, is the same.
     cut_probability: float = 0.04
-    stalled_seconds: float = HUNG_SECONDS  # once nothing arrived for so long, missing events count as lost
-    memory_mb: int = 256  # of a worker; the manifests allow twice as much
-    record: Path | None = None  # where the emulators write down what they do
+    stalled_seconds: float = HUNG_SECONDS  # if no event arrives for this time, missing events count as lost
+    memory_mb: int = 256  # how much memory a worker may use; the manifests allow twice as much
+    record: Path | None = None  # the file in which the emulators record what they do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
     """
     stack_options = StackOptions(
         partitions=options.partitions,
-        workers=0,  # they are started below
+        workers=0,  # the run starts the workers itself, below
         consumers=options.consumers,
         consumer=_CONSUMER,
         receiver=options.receiver,
@@ -169,7 +170,7 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
 
 async def _start_worker(stack: Stack, name: str, *, signs: bool) -> Child:
     """
-    Start a worker. With `signs`, it signs with a key of its own name, by which the record knows which messages it sent.
+    Start a worker. With `signs`, the key of its tokens has the worker's name, so the emulators can record who sent a message.
     """
     connection = re.sub("(?<=SharedAccessKeyName=)[^;]+", name, stack.servicebus)
     own = {"OUTBOX_SERVICEBUS_CONNECTION_STRING": connection} if signs else {}
@@ -234,7 +235,7 @@ class _Run:
         """
         Start the worker that relays the consumers' own events.
 
-        Its leases are in a container of their own, because those of the fleet are audited.
+        Its leases are in a container of their own, because the run audits and deletes the leases of the fleet.
         """
         async with open_cosmos_client(connection_string=self._stack.cosmos) as client:
             database = client.get_database_client(DATABASE)
@@ -248,8 +249,8 @@ class _Run:
         return await start_worker(self._stack.children, "second", {**self._stack.environment, **own})
 
     async def _cut_connections(self) -> None:
-        # A send takes only a millisecond, so a killed worker would hardly ever have one under way. Cut connections make
-        # unanswered sends frequent.
+        # Have the broker cut connections during sends, so that workers often do not know whether a message
+        # arrived. Killing workers seldom does that, because a send takes only a millisecond.
         first_seed = self._options.seed + 2 * self._outages
         for seed, action in enumerate(_CUTS, start=first_seed):
             rule = {
@@ -317,7 +318,8 @@ class _Run:
         )
 
     async def _heat(self, disturbance: Disturbance) -> None:
-        async with self._at_cosmos:  # one after another, for the end of one clears all rules
+        # one hot partition at a time, because the end of this method deletes all fault rules
+        async with self._at_cosmos:
             ranges = await self._ranges()
             rule = {
                 "container": DATA,
@@ -335,8 +337,8 @@ class _Run:
 
     async def _take_broker_away(self, seconds: float) -> None:
         async with self._at_broker:
-            # Only sends are refused. If receivers were refused too, the subscriber's messages would be delivered again, and
-            # the audit would count duplicates.
+            # Refuse only senders. If receivers were refused too, the subscriber's messages would be delivered
+            # again, and the audit would count duplicates.
             rule = {"action": "server-busy", "entity": "events", "count": None}
             async with self._control.post("/servicebus/faults", json=rule):
                 self._outages += 1
@@ -349,10 +351,10 @@ class _Run:
     async def _wipe(self) -> None:
         leases, self._wiped = self._stack.leases, self._wiped + 1
         documents = [document async for document in leases.read_all_items()]
-        # The record does not show who deletes a lease, so this document names the leases that no worker deletes.
+        # Write down which leases the operator deletes now: the record of the run does not show who deletes a lease.
         await leases.upsert_item({"id": WIPES, "ids": [document["id"] for document in documents]})
         for document in documents:
-            with suppress(CosmosResourceNotFoundError):  # a split has deleted it meanwhile
+            with suppress(CosmosResourceNotFoundError):  # a worker deleted the lease after a split
                 await leases.delete_item(document["id"], document["id"])
 
     async def _split(self, disturbance: Disturbance) -> None:
@@ -384,8 +386,8 @@ class _Run:
         return []
 
     async def _until_taken_over(self) -> list[str]:
-        # Events that a dead worker had sent but not checkpointed are sent again by the next owner. All of that has happened
-        # once live workers own all leases.
+        # A dead worker may have sent events that its checkpoint does not cover, and the next owner sends them
+        # again. Wait until live workers own all leases, so that these copies arrive before the audit.
         living = {worker.name for worker in self._fleet.workers}
         try:
             await wait_for_owners(
@@ -427,7 +429,7 @@ class _Run:
         workers = [*self._fleet.workers, second, *self._consumers.workers]
         await self._stack.children.stop(workers)
         received = -1
-        while received != len(self._received):  # late copies would come now
+        while received != len(self._received):  # the audit must count late messages too
             received = len(self._received)
             await asyncio.sleep(_QUIET_SECONDS)
             self._read_record()

@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2, "heat": 3, "outage": 1, "wipe": 1}
-# The script of the consumers disturbs only processes. The script of the workers disturbs the broker and the partitions too.
+# How often each disturbance meets a consumer, in proportion. Consumers meet only disturbances of their processes. Workers
+# also meet faults of the broker and of partitions.
 ON_PROCESSES = {"kill": 4, "freeze": 4, "drain": 2}
-_THROTTLED = ("changefeed", "batch", None)  # what a hot partition refuses: reading on, commits, or everything
+_THROTTLED = ("changefeed", "batch", None)  # a hot partition refuses feed reads, commits, or all requests
 _PAUSE_SECONDS = (0.6, 2.2)
 _FIRST_AT_SECONDS = 1.0
 
 
 class Kind(StrEnum):
-    """The kind of a disturbance."""
+    """What happens to the fleet, to the broker or to the partitions in one disturbance."""
 
-    KILL = "kill"  # SIGKILL; a new process starts `seconds` later
-    # SIGSTOP, then SIGCONT `seconds` later. If its leases have expired by then, the process wakes up as a zombie.
+    KILL = "kill"  # a process gets SIGKILL; a new process starts `seconds` later
+    # A process gets SIGSTOP, and SIGCONT `seconds` later. If its leases have expired by then, other workers
+    # own them already.
     FREEZE = "freeze"
-    DRAIN = "drain"  # SIGTERM; a new process starts `seconds` after its end
+    DRAIN = "drain"  # a process gets SIGTERM; a new process starts `seconds` after its end
     SPLIT = "split"  # a physical partition becomes two
-    HEAT = "heat"  # for so many seconds a physical partition answers 429
-    OUTAGE = "outage"  # for so many seconds the broker takes nothing
-    WIPE = "wipe"  # an operator deletes all leases, and what says that there were some
+    HEAT = "heat"  # a physical partition answers 429 for `seconds`
+    OUTAGE = "outage"  # the broker refuses all messages for `seconds`
+    WIPE = "wipe"  # an operator deletes all leases, and the documents which say that there were leases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class Disturbance:
     throttled: str | None = None
 
 
-# Leases expire after 4 s. So some frozen workers wake while they still own theirs, and some long after others took them over.
+# The shortest and the longest duration of these kinds of disturbance. Leases expire after 4 s, so some frozen workers wake while they
+# still own their leases, and others after other workers took their leases.
 _SECONDS = {Kind.FREEZE: (0.5, 8.0), Kind.HEAT: (1.0, 5.0), Kind.OUTAGE: (2.0, 6.0)}
 
 
@@ -54,7 +57,7 @@ def script(
     seed: int | str, seconds: float, weights: Mapping[str, int] = _KINDS_AND_WEIGHTS
 ) -> list[Disturbance]:
     """
-    Return the disturbances of a run of so many seconds, ordered by time. The same seed gives the same script.
+    Return the disturbances of a run of this length, ordered by time. The same seed gives the same script.
     """
     chance = random.Random(seed)
     found: list[Disturbance] = []

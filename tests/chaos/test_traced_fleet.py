@@ -71,7 +71,8 @@ LINES: list[dict[str, Any]] = [
     gone("1"),
     gone("2"),
 ]
-LINES[6]["messages"][1][1] = True  # the first copy of a2
+# Worker w1 never sent event a2, so the message from worker w2 is the first copy at the broker.
+LINES[6]["messages"][1][1] = True
 
 
 def traces_of(lines: Sequence[dict[str, Any]], folder: Path) -> list[Trace]:
@@ -79,20 +80,21 @@ def traces_of(lines: Sequence[dict[str, Any]], folder: Path) -> list[Trace]:
     return fleet_traces(folder / "record.jsonl")
 
 
-# Indices of LINES to leave out, and the action that the model refuses first in what remains.
+# Which lines of LINES a test leaves out (by index), and the first action of the remaining record that the
+# model has to refuse. None: the model allows the record.
 LEFT_OUT: list[tuple[list[int], str | None]] = [
     ([], None),
-    ([6, 7], "saves"),  # the position passes events that were not sent
-    ([9], "deletes"),  # a child is missing
+    ([6, 7], "saves"),  # the recording lacks lines 6 and 7: a worker saves a position beyond unsent events
+    ([9], "deletes"),  # the recording lacks line 9: a worker deletes a lease before both child leases exist
     ([13, 14], "saves"),
-    ([12], "takes"),  # the new owner begins at a position that no owner saved
-    ([17], None),  # an operator deletes only some of the leases
-    ([16], "deletes"),  # no operator announced that leases are deleted
+    ([12], "takes"),  # record without line 12: a worker takes a lease with a position that no owner saved
+    ([17], None),  # record without line 17: an operator deletes only some leases, which the model allows
+    ([16], "deletes"),  # record without line 16: leases are deleted, but no operator announced it
 ]
 
 
 @needs_tlc
-def test_the_model_refuses_a_record_from_which_a_needed_step_is_missing(tmp_path: Path):
+def test_the_tla_model_refuses_a_record_that_lacks_a_needed_step(tmp_path: Path):
     assert TLC is not None
     traces = [
         trace

@@ -1,9 +1,10 @@
 """
 Turns what the emulators recorded of a fleet into traces for the TLA+ model, one for each range of the container at the start.
 
-A trace covers the leases of its range and of the ranges that this was split into. `models/TraceFleet.tla` accepts a trace
-that is a behaviour of `models/Relay.tla`. An actor in a trace is one tenure of a lease. No service knows which pages a
-process read, so a page is taken to reach as far as the next event that its tenure sends or the next position that it saves.
+A trace covers the leases of one range, and of the ranges into which it was split. `models/TraceFleet.tla` accepts a
+trace that is a behaviour of `models/Relay.tla`. An actor in a trace is a worker for the time for which it owns a lease:
+its tenure. The emulators do not know which pages a worker read. So the trace lets a page end with the next event that the
+worker sends, or with the next position that it saves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cosmos_outbox.domain.entities import EVENT_TYPE
 from demo.stack import DATA, LEASES
 from tests.support.traces import Trace
 
-WIPES = "wipe-of-leases"  # the document in which the operator names the leases that no worker deletes
+WIPES = "wipe-of-leases"  # the document in which the run's operator lists the leases that it deletes
 Line = dict[str, Any]
 
 
@@ -37,13 +38,16 @@ class _Tenure:
     name: str
     lease: str
     owner: str
-    to: int  # the place in the log up to which the tenure has read
+    to: int  # how many commits of the range this owner of the lease has read
     saved: int
-    sent: dict[str, int]  # for each key, the number of its last event that was sent
+    sent: dict[str, int]  # for each partition key, the number of the last event that was sent
 
 
 def fleet_traces(record: Path) -> list[Trace]:
-    """Return one trace for each initial range of a record."""
+    """
+    Return one trace for each range that the container had at the start. The record is the file in which the emulators
+    wrote what they did.
+    """
     did = [json.loads(line) for line in record.read_text().splitlines()]
     ranges = {tuple(one["range"]) for one in did if one.get("container") == DATA}
     roots = {it for it in ranges if not any(other != it and _covers(other, *it) for other in ranges)}
@@ -55,7 +59,7 @@ def _covers(outer: Sequence[str], low: str, high: str) -> bool:
 
 
 class _Root:
-    """Builds the trace of one initial range from the lines of the record."""
+    """Builds the trace of one range that the container had at the start, from what the emulators recorded."""
 
     def __init__(self, low: str, high: str, did: Iterable[Mapping[str, Any]]) -> None:
         self._low, self._high, self._did = low, high, list(did)
@@ -73,7 +77,7 @@ class _Root:
         log = [[self._events[event.id][1] for event in them] for them in commits]
         self._lines: list[Line] = [{"actor": "all", "action": "begins", "log": log}]
         self._leases: dict[str, Lease] = {}
-        self._all: dict[str, Lease] = {}  # also deleted leases
+        self._all: dict[str, Lease] = {}  # all leases that ever existed, including deleted leases
         self._tenures: list[_Tenure] = []
         self._wiped: set[str] = set()
 
@@ -139,7 +143,7 @@ class _Root:
             self._say(owner.name, "saves", position=at)
 
     def _position(self, lease: Lease) -> int:
-        """Return how many commits of the log lie at or below a lease's position."""
+        """Return how many commits of the range a lease's position covers, which are the commits that were handled."""
         reached = lsn_of(lease.continuation)
         if reached is not None:
             return sum(lsn <= reached for lsn in self._lsns)
@@ -162,7 +166,8 @@ class _Root:
                 tenure.sent[epk] = max(tenure.sent.get(epk, 0), event["number"])
             before = ahead.get(epk)
             if before and not is_answered:
-                # A later event of the key is in the same transfer, so the broker has taken this one too.
+                # The broker stored a later event of the key from the same transfer, so it has taken the
+                # earlier event too.
                 self._say(actor, "sent", **before, entered=False)
             ahead[epk] = event
             if is_answered:
@@ -176,7 +181,8 @@ class _Root:
 
     def _tenure_for(self, owner: str, epk: str, number: int) -> _Tenure | None:
         """
-        Return the newest tenure of a worker that may send this event now. A worker may own a lease and its child at once.
+        Return the tenure (a worker's ownership of one lease) in which a worker sent this event: the newest that may
+        send it now. A worker may own a lease and its child lease at the same time.
         """
         of_it = (it for it in reversed(self._tenures) if it.owner == owner)
         found = [it for it in of_it if _is_in(self._all[it.lease], epk)]
@@ -184,7 +190,7 @@ class _Root:
         return next(fitting, found[0] if found else None)
 
     def _done(self, position: int) -> dict[str, int]:
-        """Return, for each key, the number of its last event up to a position."""
+        """Return, for each partition key, the number of its last event that a position of the feed covers."""
         behind = (self._events[name] for name, place in self._places.items() if place <= position)
         return {epk: event["number"] for epk, event in sorted(behind, key=lambda it: it[1]["number"])}
 
@@ -198,7 +204,8 @@ class _Root:
 
     def _in_slots(self) -> list[Line]:
         """
-        Return the lines with as few actors as there are tenures at a time. Each actor stops after the last line of its tenure.
+        Return the lines of the trace with few names of actors, because each name makes the model slower. When a worker
+        no longer owns a lease, its actor stops, and the next owner of any lease gets the name.
         """
         last = {line["actor"]: place for place, line in enumerate(self._lines)}
         slots: dict[str, str] = {}
