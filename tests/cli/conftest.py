@@ -1,4 +1,6 @@
-"""Fixtures for the tests of the commands: outboxes on emulators."""
+"""
+Fixtures for the tests of the CLI: each gives a test an outbox (containers, topic and settings) on emulators.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.support.local import Local, emulators, provisioned
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
     yield
-    gc.collect()  # so that the warning of a socket that the SDK left open comes in this test, not in a later one
+    gc.collect()  # so warnings about sockets that the SDK left open come in this test
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def running() -> Iterator[Local]:
 @pytest.fixture
 def outbox(running: Local) -> Iterator[Local]:
     """
-    Return an outbox with containers of its own. It shares the topic and the clock with the other tests of its module.
+    Return an outbox whose containers only this test uses. All tests of the module share the topic and the clock.
     """
     announced = {
         "cosmos": running.cosmos,
@@ -40,7 +42,7 @@ def outbox(running: Local) -> Iterator[Local]:
 @pytest.fixture
 def alone() -> Iterator[Local]:
     """
-    Return an outbox on emulators of its own, for tests that move the clock or count the messages of the topic.
+    Return an outbox on emulators that only this test uses, so that it may move the clock or count the messages of the topic.
     """
     with emulators() as local:
         yield local
@@ -48,7 +50,7 @@ def alone() -> Iterator[Local]:
 
 @pytest.fixture
 def owned(outbox: Local) -> Local:
-    """Return an outbox whose leases are owned by worker-1."""
+    """Return an outbox with leases, all of which worker-1 owns."""
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
     return outbox

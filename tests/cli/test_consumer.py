@@ -1,4 +1,7 @@
-"""Tests of `parked`, `status` and `doctor` for a consumer."""
+"""
+Tests of the commands `parked`, `status` and `doctor` with `--consumer`, which then show a consumer and not
+the workers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def message(total: Any, *, number: int = 1, body: bytes | None = None) -> Messag
 
 
 def park(outbox: Local, *messages: Message) -> None:
-    """Hold messages under the key `a` in the parked store, as a process of the consumer does."""
+    """Park the key `a` with these messages, as a consumer does whose handler failed on the first message."""
 
     async def hold(database: DatabaseProxy) -> None:
         parking = Parking(CosmosParked(database.get_container_client("parked")), references=False)
@@ -60,7 +63,7 @@ def invoices(outbox: Local) -> list[int]:
 
 
 def test_messages_that_a_consumer_parked_are_listed_and_shown(outbox: Local):
-    """The list has the error of each key. `parked show` has the subject and the body of each message."""
+    """`parked list` has the error of each key. `parked show` has the subject and the body of each message."""
     park(outbox, message(-1), message(2, number=2), message(0, number=3, body=b"no json"))
     (key,) = outbox.rows("parked", "list", *OF, **CONSUMER)
     assert ("a", 3, "m-1", "KeyError: 'total'", 2) == tuple(
@@ -71,11 +74,11 @@ def test_messages_that_a_consumer_parked_are_listed_and_shown(outbox: Local):
     assert {"OrderPaid"} == {one["subject"] for one in shown}
     assert (-1, "no json") == (shown[0]["data"]["total"], shown[2]["data"])
     assert "KeyError" in outbox.run("parked", "show", "a", *OF, **CONSUMER).stdout
-    # Commands for the workers of the outbox do not list the keys that a consumer parked.
+    # Without `--consumer`, the command lists the keys that workers parked, and no keys of a consumer.
     assert [] == outbox.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
 
 
-def test_status_counts_the_waiting_and_the_parked_messages_of_a_consumer(outbox: Local):
+def test_the_command_status_counts_waiting_and_parked_messages_of_a_consumer(outbox: Local):
     park(outbox, message(-1), message(2, number=2))
     own = {**CONSUMER, "OUTBOX_SUBSCRIPTION": "counted"}
     assert (None, 0) == tuple(outbox.json("status", *OF, **own)[name] for name in ("waiting", "parked_keys"))
@@ -101,7 +104,7 @@ async def send(outbox: Local) -> None:
 def test_a_release_calls_the_handlers_in_order_until_a_message_fails(outbox: Local, tmp_path):
     park(outbox, message(1), message(-2, number=2), message(3, number=3))
     run = outbox.run("parked", "release", "a", "--yes", *OF, code=4, **CONSUMER)
-    failed = "'a' stays parked: after 1 message handled, message 'm-2': ValueError: an order of -2"
+    failed = "'a' stays parked: 1 message handled, then message 'm-2': ValueError: an order of -2"
     assert failed in run.stdout
     assert (
         "'a': 'm-2' failed: ValueError: an order of -2 cannot be invoiced; attempt 2 in 0.0 s" in run.stderr
@@ -139,7 +142,7 @@ def test_a_release_calls_the_handlers_in_order_until_a_message_fails(outbox: Loc
 
 
 def test_an_operator_can_drop_a_message_of_a_consumer_and_park_a_key(outbox: Local):
-    """A release of the key does not pass the dropped message to its handler."""
+    """When the key is released, its handler does not get the dropped message."""
     park(outbox, message(-1), message(2, number=2))
     said = outbox.run("parked", "drop", "a", "m-1", "--reason", "a test", "--yes", *OF, **CONSUMER).stdout
     assert "messages dropped 1" in said
@@ -156,8 +159,8 @@ def found(outbox: Local, code: int, **variables: str) -> dict[str, tuple[str, st
     return {one["check"]: (one["severity"], one["message"], one["fix"]) for one in findings}
 
 
-def test_doctor_has_no_finding_for_a_consumer_that_can_work(outbox: Local):
-    """Doctor has no finding, and deletes the documents with which it tries the consumer's permissions."""
+def test_doctor_has_no_finding_for_a_consumer_without_mistakes(outbox: Local):
+    """The test also checks that `doctor` deletes the documents with which it tried the consumer's permissions."""
     assert [] == list(found(outbox, 0))
 
     async def left(database: DatabaseProxy) -> list[str]:

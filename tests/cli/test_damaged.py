@@ -1,5 +1,5 @@
 """
-Tests of commands where a lease or a parked key cannot be read: they name its mistake, and still show all others.
+Tests of commands that meet an unreadable lease or parked key: they say what is wrong with it, and still show all other leases and keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISTAKE = "not an object of strings: {'a': 1}"
 
 
 def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:
-    """Change fields of one lease document. By default, the change makes it unreadable for workers."""
+    """Change fields of one lease document. Without `changes`, make the lease unreadable for workers."""
 
     async def change(leases: ContainerProxy) -> None:
         async for item in leases.read_all_items():
@@ -38,7 +38,7 @@ def damaged(outbox: Local) -> Local:
     return outbox
 
 
-def test_status_shows_the_readable_leases_and_the_mistake_of_a_damaged_one(damaged: Local) -> None:
+def test_status_shows_the_readable_leases_and_the_mistake_of_a_damaged_lease(damaged: Local) -> None:
     damaged.commit(*map(str, range(8)))
     seen = damaged.json("status", code=4)
     first, second = seen["leases"]
@@ -61,10 +61,12 @@ def test_doctor_names_a_damaged_lease_and_how_to_repair_it(damaged: Local) -> No
 @pytest.mark.parametrize(
     "arguments", [("leases", "reset", "--to", "now"), ("bootstrap",), ("replay", "--since", "beginning")]
 )
-def test_a_command_that_needs_all_leases_refuses_before_it_asks(
+def test_a_damaged_lease_is_refused_before_the_operator_is_asked_to_confirm(
     damaged: Local, arguments: tuple[str, ...]
 ) -> None:
-    """The error names the damaged lease, and the operator is not asked for a confirmation first."""
+    """
+    A command that needs all leases names the damaged lease in its error, and asks for no confirmation first.
+    """
     damage(damaged, Owner=None)
     damage(damaged, "1", Owner=None)
     assert MISTAKE in damaged.run(*arguments, code=2).stderr
@@ -83,7 +85,7 @@ def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) 
     outbox.on_database(change)
 
 
-def test_an_unreadable_parked_key_is_listed_after_the_others(outbox: Local) -> None:
+def test_parked_list_shows_an_unreadable_key_after_the_other_keys(outbox: Local) -> None:
     ids = park(outbox, "ada", "grace")
     tamper(outbox, "ada", "outbox.key", state="quarantined")
     first, second = outbox.rows("parked", "list", code=4, **PARKED)
@@ -101,8 +103,8 @@ def test_an_unreadable_parked_key_is_listed_after_the_others(outbox: Local) -> N
     assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=4, **PARKED).stderr
 
 
-def test_an_unreadable_parked_event_does_not_hide_the_others(alone: Local) -> None:
-    """While one event of a parked key is unreadable, the key stays parked, but its other events are shown."""
+def test_an_unreadable_parked_event_does_not_hide_the_key_s_other_events(alone: Local) -> None:
+    """`parked show` shows the other events of the key. The key stays parked while an event is unreadable."""
     ids = park(alone, "ada", "grace")
     tamper(alone, "ada", f"event.{ids[1]}", status="lost")
     shown = alone.json("parked", "show", "ada", code=4, **PARKED)
@@ -123,7 +125,7 @@ def test_an_unreadable_parked_event_does_not_hide_the_others(alone: Local) -> No
     assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["events_sent"]
 
 
-def test_a_position_ahead_of_its_range_is_an_error_until_a_reset(outbox: Local) -> None:
+def test_status_reports_a_position_ahead_of_its_range_until_a_reset(outbox: Local) -> None:
     outbox.run("bootstrap")
     outbox.commit("ada", "grace")
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
@@ -132,7 +134,8 @@ def test_a_position_ahead_of_its_range_is_an_error_until_a_reset(outbox: Local) 
     findings = outbox.json("doctor", code=4)["findings"]
     (finding,) = [one for one in findings if one["check"] == "position-ahead"]
     assert ("error", True) == (finding["severity"], "leases reset --to" in finding["fix"])
-    # The position alone is enough, before a worker has marked the lease. So is the mark alone, when the position looks right.
+    # `status` reports a position ahead of the range even before a worker has marked the lease with AHEAD. It also reports a lease with
+    # AHEAD whose position looks right.
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning"})
     assert outbox.json("status", code=4)["errors"]
     damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})

@@ -1,6 +1,6 @@
 """
-Tests of `cosmos-outbox events describe`, which needs no account, setting or connection, and of `assert_described` of the
-test kit.
+Tests of `cosmos-outbox events describe`, which writes the AsyncAPI description of a service from its code, without an account or
+settings. Also tests of `assert_described` of the test kit, which compares a description with the code.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ async def paid(event, message, uow): ...
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # which a change within the second would not renew
+    # Write no bytecode: Python compares the times of source and bytecode in whole seconds, and would miss a quick change.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def describe(module: str, *arguments: str, code: int = 0, given: str | None = None, **variables: str) -> str:
-    sys.modules.pop(module, None)  # it has changed
+    sys.modules.pop(module, None)  # so that the changed file is imported again
     importlib.invalidate_caches()
     environment: dict[str, str | None] = {name: None for name in os.environ if name.startswith("OUTBOX_")}
     command = ["events", "describe", module, *arguments]
@@ -67,12 +68,12 @@ def describe(module: str, *arguments: str, code: int = 0, given: str | None = No
     return result.stdout or result.stderr
 
 
-def test_a_description_reports_a_breaking_change_until_it_is_mended(folder: Path):
+def test_events_describe_reports_a_breaking_change_until_it_is_mended(folder: Path):
     """
-    The test follows a service from its first description over a breaking change to a new schema version.
+    The test writes a first description of a service, makes a breaking change, and mends it with a new schema version.
     """
     shop, file = folder / "shop.py", folder / "asyncapi.json"
-    shop.write_text(f"print('imported')\n{SHOP}")  # no part of the description
+    shop.write_text(f"print('imported')\n{SHOP}")  # what the module prints must not be in the description
     file.write_text(describe("shop", OUTBOX_TOPIC="rest", OUTBOX_ROUTES="entity:ordered=orders"))
     described = json.loads(file.read_text())
     assert {"send.orders": "orders", "receive.shop": None} == {
@@ -102,11 +103,10 @@ def test_a_description_reports_a_breaking_change_until_it_is_mended(folder: Path
     assert_described(file, *again)
 
 
-def test_a_route_of_an_entity_without_source_code_is_left_out(folder: Path):
+def test_the_command_events_describe_ignores_routes_of_entities_without_source_code(folder: Path):
     """
-    `events describe` finds the events of an entity in its source code.
-
-    Without the source, they count as sent to the default topic.
+    `events describe` finds out from the source code which events an entity records. Without the source code, its events count as sent
+    to the default topic.
     """
     (folder / "made.py").write_text(f"exec({SHOP!r})")
     described = json.loads(describe("made", "--topic", "rest", "--routes", "entity:ordered=orders"))
@@ -124,7 +124,9 @@ def test_a_route_of_an_entity_without_source_code_is_left_out(folder: Path):
         ("vague", "A class has no JSON Schema: `Vague` is not fully defined"),
     ],
 )
-def test_a_module_that_cannot_be_described_gives_one_sentence_as_error(folder: Path, module: str, said: str):
+def test_events_describe_gives_one_sentence_as_error_for_an_unusable_module(
+    folder: Path, module: str, said: str
+):
     code = {"empty": "", "wrong": "1 / 0", "lacking": "import nowhere_at_all", "ends": "raise SystemExit(0)"}
     code["vague"] = "from cosmos_outbox import DomainEvent\nclass Vague(DomainEvent):\n    x: 'Later'"
     if module in code:
@@ -135,8 +137,8 @@ def test_a_module_that_cannot_be_described_gives_one_sentence_as_error(folder: P
 
 
 @pytest.mark.parametrize("text", ["asyncapi: 3.0.0", "[]", "{}", '{"operations": {"x": {}}}'])
-def test_a_file_that_is_no_description_gives_one_sentence_as_error(folder: Path, text: str):
+def test_events_describe_gives_one_sentence_as_error_for_a_file_of_another_kind(folder: Path, text: str):
     (folder / "shop.py").write_text(SHOP)
     answer = describe("shop", "--check", "-", given=text, code=2)
-    assert answer.startswith("<stdin> is not a description that this command wrote")
+    assert answer.startswith("<stdin> was not written by `events describe`")
     assert 1 == answer.count("\n")

@@ -1,5 +1,5 @@
 """
-Tests of `cosmos-outbox doctor` on emulators: it has no error for a working outbox, and names each planted mistake.
+Tests of `cosmos-outbox doctor` on emulators: it reports nothing about a working outbox, and names each mistake that a test plants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def create(outbox: Local, name: str, path: str, ttl: int | None = -1) -> None:
 
 
 def test_doctor_has_no_finding_for_a_working_outbox(owned: Local):
-    """Doctor has no finding, and deletes the documents with which it tries permissions."""
+    """The test also checks that `doctor` deletes the documents with which it tried the permissions."""
     assert set() == found(owned, code=0)
 
     async def ids(leases):
@@ -36,8 +36,8 @@ def test_doctor_has_no_finding_for_a_working_outbox(owned: Local):
     assert "drops messages" not in owned.run("doctor").stdout
 
 
-def test_leases_without_a_worker_are_an_error_once_events_wait(outbox: Local):
-    """Leases without a worker are a warning, and an error once events wait for it."""
+def test_doctor_reports_leases_without_a_worker_as_an_error_once_events_wait(outbox: Local):
+    """While no event waits, doctor only warns of leases without a worker."""
     assert ("warning", "leases") in found(outbox, code=1)
     outbox.run("bootstrap")
     assert ("warning", "owners") in found(outbox, code=1)
@@ -61,9 +61,7 @@ def test_doctor_checks_the_leases_even_if_the_change_feed_is_throttled(owned: Lo
 
 
 @pytest.mark.parametrize("arguments", [(), ("--api",)])
-def test_a_refusing_account_gives_a_finding_that_names_role_and_firewall(
-    outbox: Local, arguments: tuple[str, ...]
-):
+def test_doctor_names_role_and_firewall_if_the_account_refuses_it(outbox: Local, arguments: tuple[str, ...]):
     outbox.steer("/cosmos/faults", operation=RequestKind.ACCOUNT, status=403)
     (finding,) = outbox.json("doctor", *arguments, code=4)["findings"]
     assert ("error", "account") == (finding["severity"], finding["check"])
@@ -71,7 +69,7 @@ def test_a_refusing_account_gives_a_finding_that_names_role_and_firewall(
     assert "firewall" in finding["fix"]
 
 
-def test_an_account_that_does_not_answer_is_reported_as_unknown(outbox: Local):
+def test_doctor_reports_unknown_if_the_account_does_not_answer(outbox: Local):
     nowhere = "AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
     (finding,) = outbox.json("doctor", code=3, OUTBOX_COSMOS_CONNECTION_STRING=nowhere)["findings"]
     assert ("unknown", "no-answer") == (finding["severity"], finding["check"])
@@ -80,7 +78,8 @@ def test_an_account_that_does_not_answer_is_reported_as_unknown(outbox: Local):
 
 def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[str, str]]:
     """
-    Forbid each operation on a container in turn; return, by operation, the message and fix of doctor's finding.
+    Let the emulator refuse one kind of request after the other on this container. Return the message and the fix that doctor gives
+    for each kind.
     """
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
@@ -92,7 +91,8 @@ def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[s
         )["findings"]
         outbox.steer_delete("/cosmos/faults")
         for finding in findings:
-            if finding["check"] != "topic":  # which is not named here: to look at it takes longer
+            # Ignore the finding that no topic is set: this test sets none, because the check of a topic would take longer.
+            if finding["check"] != "topic":
                 assert operation not in named, "told twice"
                 named[operation.value] = (finding["message"], finding["fix"])
     return named
@@ -109,7 +109,7 @@ def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[s
 def test_doctor_names_each_missing_permission_that_a_worker_needs(
     outbox: Local, container: str, needed: set[str]
 ):
-    """Doctor names each missing permission that a worker needs, and no other."""
+    """Doctor names no permission that the worker does not need."""
     named = refused(outbox, container)
     assert needed == named.keys()
     for operation in named.keys() & {"create", "read", "replace", "delete"}:
@@ -126,7 +126,7 @@ def test_doctor_api_names_each_missing_permission_of_an_application(outbox: Loca
     assert {("error", "data-ttl")} == found(outbox, "--api", code=4, OUTBOX_COSMOS_CONTAINER="endless")
 
 
-def test_a_missing_permission_to_delete_events_is_only_a_note(outbox: Local):
+def test_a_missing_permission_to_delete_events_has_only_the_severity_note(outbox: Local):
     outbox.steer("/cosmos/faults", operation=RequestKind.DELETE, container="data", status=403)
     (finding,) = outbox.json("doctor", "--api")["findings"]
     assert ("note", "permissions") == (finding["severity"], finding["check"])
@@ -156,13 +156,13 @@ def test_doctor_recognises_its_trial_document_after_a_lost_answer(outbox: Local)
         ("parked", {"create parked keys", "delete parked keys"}),
     ],
 )
-def test_a_service_that_stays_busy_is_not_taken_for_a_missing_permission(
+def test_doctor_does_not_take_a_busy_service_for_a_missing_permission(
     owned: Local, container: str, unknown: set[str]
 ):
     look = {RequestKind.METADATA}
     for operations, expected in ((look, {f"read container {container!r}"}), ({*RequestKind} - look, unknown)):
         for operation in operations:
-            # Doctor does not begin a wait of 90 s, so the test does not wait either.
+            # The emulator asks doctor to wait for 90 s. Doctor gives up at once, because this is longer than it may wait.
             owned.steer(
                 "/cosmos/faults", operation=operation, container=container, status=429, retry_after_ms=90_000
             )
@@ -179,7 +179,7 @@ def test_a_service_that_stays_busy_is_not_taken_for_a_missing_permission(
         assert not [one for one in others if "Grant" in one["fix"]]
 
 
-def test_doctor_deletes_the_documents_of_its_trials(outbox: Local):
+def test_doctor_deletes_the_documents_with_which_it_tries_permissions(outbox: Local):
     async def ids(database):
         return [
             item["id"]
@@ -193,7 +193,7 @@ def test_doctor_deletes_the_documents_of_its_trials(outbox: Local):
     assert before == outbox.on_database(ids)
 
 
-def test_an_unreachable_service_bus_is_not_taken_for_a_missing_permission(owned: Local):
+def test_doctor_does_not_take_an_unreachable_service_bus_for_a_missing_permission(owned: Local):
     away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
     findings = owned.json("doctor", code=3, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["findings"]
     (found,) = [one for one in findings if one["severity"] != "note"]
@@ -201,7 +201,7 @@ def test_an_unreachable_service_bus_is_not_taken_for_a_missing_permission(owned:
     assert "send to topic 'events'" in found["message"]
 
 
-def test_a_lease_without_progress_is_an_error_that_gives_the_owner_s_reason(owned: Local):
+def test_doctor_reports_a_lease_without_progress_with_its_owner_s_reason(owned: Local):
     said = "ParkingFull: The parked store is full. Release keys."
     reason = f"No progress for 60 s, 5 attempts failed: {said}"
 
@@ -236,7 +236,7 @@ def test_doctor_checks_a_topic_that_only_a_route_names(owned: Local):
         ({"OUTBOX_SERVICEBUS_CONNECTION_STRING": ""}, "OUTBOX_SERVICEBUS_NAMESPACE"),
     ],
 )
-def test_a_missing_setting_for_service_bus_is_an_error(owned: Local, wrong, said):
+def test_doctor_reports_a_missing_setting_of_service_bus_as_an_error(owned: Local, wrong, said):
     (finding,) = owned.json("doctor", code=4, **wrong)["findings"]
     assert ("error", "topic") == (finding["severity"], finding["check"])
     assert said in finding["message"]
@@ -268,10 +268,11 @@ def test_doctor_warns_of_a_wrong_clock(alone: Local):
 
 
 def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
-    """Copy each lease to an id with another beginning. With `move`, delete the original."""
+    """Copy each lease to an id with `new` in place of `old`. With `move`, delete the original lease."""
 
     async def write(leases):
-        for item in [item async for item in leases.read_all_items()]:  # what is created would be read too
+        # Read all leases before the first copy is written, so that no copy is copied again.
+        for item in [item async for item in leases.read_all_items()]:
             await leases.create_item({**item, "id": item["id"].replace(old, new, 1)})
             if move:
                 await leases.delete_item(item["id"], item["id"])
@@ -279,17 +280,18 @@ def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
     outbox.on_leases(write)
 
 
-def test_another_processor_is_an_error_where_sent_events_are_deleted(owned: Local):
-    """A second processor of the container is a note, and an error if sent events are deleted."""
+def test_doctor_reports_another_processor_as_an_error_if_sent_events_are_deleted(owned: Local):
+    """If the worker keeps sent events, doctor has only a note about a second processor of the container."""
     plant(owned, "outbox", "audit")
     assert ("note", "other-processors") in found(owned, code=0)
     assert "audit" in owned.run("doctor").stdout
     assert ("error", "other-processors") in found(owned, code=4, OUTBOX_DELETE_AFTER_PUBLISH="*")
 
 
-def test_leases_under_another_name_of_the_account_are_an_error(owned: Local):
+def test_doctor_reports_leases_under_another_host_name_of_the_account(owned: Local):
     """
-    The ids of leases begin with the host of the account. Commands refuse leases that were created under another host.
+    The ids of leases contain the host name of the account. So leases that were created under another host name do not match, and
+    commands refuse them.
     """
     plant(owned, "127.0.0.1", "127-westeurope.documents.azure.com", move=True)
     assert ("error", "lease-names") in found(owned, code=4)

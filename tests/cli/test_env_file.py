@@ -1,5 +1,5 @@
 """
-Tests of `--env-file FILE`, from which programs and commands take the variables that their environment lacks.
+Tests of the option `--env-file FILE`. Commands take the variables from this file that are not set in their environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def written(path: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_the_environment_wins_over_files_and_the_last_file_over_others(tmp_path: Path):
+def test_the_environment_wins_over_env_files_and_the_last_file_over_the_first(tmp_path: Path):
     shared = written(
         tmp_path / "shared.env",
         "\ufeff# of all programs",

@@ -13,8 +13,10 @@ from tests.support.local import Local
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-def test_replay_sends_messages_under_their_old_ids(alone: Local):
-    """A replayed message has the id of the first one, so the topic's duplicate detection may drop it."""
+def test_replay_sends_events_again_with_the_same_message_ids(alone: Local):
+    """
+    The topic's duplicate detection drops a replayed message if the first copy was sent within its window.
+    """
     alone.commit("ada", "grace")
     alone.pass_all()
     assert {
@@ -62,9 +64,9 @@ def test_replay_takes_only_events_with_the_given_action(outbox: Local):
 
 def test_replay_queries_the_parked_store_once_for_all_keys(outbox: Local):
     """
-    With thousands of parked keys, a query for each would take most of the time of a replay.
+    With thousands of parked keys, one query for each key would take most of the time of a replay.
 
-    With `--key`, replay reads only the change feed of that key.
+    The test also checks that with `--key`, replay reads only the changes of this key.
     """
 
     def asked(*of: str, **variables: str) -> Counter[str]:
@@ -79,7 +81,7 @@ def test_replay_queries_the_parked_store_once_for_all_keys(outbox: Local):
     assert 2 == asked("--key", "ada")["changefeed"], "its two events, and nothing more"
 
 
-def test_a_replay_since_now_is_refused(outbox: Local):
+def test_replay_refuses_the_word_now_as_its_start(outbox: Local):
     outbox.run("bootstrap")
     assert "'now'" in outbox.run("replay", "--since", "now", "--yes", code=2).stderr
 

@@ -141,7 +141,7 @@ def test_a_dry_run_of_reset_changes_nothing(outbox: Local):
     assert before == starts(outbox)
 
 
-def test_reset_refuses_a_start_that_is_no_time(outbox: Local):
+def test_reset_refuses_a_start_time_that_it_cannot_read(outbox: Local):
     assert "'yesterday'" in outbox.run("leases", "reset", "--to", "yesterday", "--yes", code=2).stderr
 
 
@@ -153,14 +153,14 @@ def test_reset_refuses_a_start_that_is_no_time(outbox: Local):
         ("replay", "--yes", "--since"),
     ],
 )
-def test_a_start_in_the_future_or_before_cosmos_db_existed_is_refused(outbox: Local, arguments):
+def test_reset_refuses_a_start_in_the_future_or_before_cosmos_db_existed(outbox: Local, arguments):
     if "bootstrap" not in arguments:
         outbox.run("bootstrap")
     before = starts(outbox)
     for moment in ("2099-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"):
         assert f"{moment[:10]}T" in outbox.run(*arguments, moment, code=2).stderr
     said = outbox.run(*arguments, "0001-01-01T00:00:00+14:00", code=2).stderr
-    assert "say 'beginning'" in said
+    assert "give 'beginning'" in said
     assert before == starts(outbox)
 
 
@@ -171,7 +171,7 @@ def test_reset_refuses_leases_that_a_worker_owns(outbox: Local):
     assert {"worker-7"} == {lease["owner"] for lease in outbox.json("status")["leases"]}
 
 
-def test_reset_accepts_leases_whose_owner_no_longer_renews_them(alone: Local):
+def test_leases_reset_accepts_leases_whose_owner_no_longer_renews_them(alone: Local):
     alone.run("bootstrap")
     alone.own_leases("worker-7")
     alone.steer("/cosmos/clock", advance_s=61)
@@ -210,7 +210,8 @@ ASKED_OF_A_PROCESSOR = (
 
 def test_commands_refuse_the_name_of_a_processor_without_leases(outbox: Local):
     """
-    Before any processor has leases, no name is refused. A processor that has parked keys is not refused either.
+    It may be a misspelt name. Before the first processor has leases, no name is refused, and a processor with parked keys is never
+    refused.
     """
     misspelled = {"OUTBOX_PROCESSOR_NAME": "outbocks", **PARKED}
     outbox.commit("ada")
@@ -256,5 +257,5 @@ def test_commands_refuse_the_name_of_a_processor_without_leases(outbox: Local):
         ("replay", "--since", "beginning", "--rate"),
     ],
 )
-def test_an_option_refuses_an_infinite_or_too_large_number(outbox: Local, arguments, seconds):
+def test_options_of_commands_refuse_an_infinite_or_too_large_number(outbox: Local, arguments, seconds):
     assert arguments[-1] in outbox.run(*arguments, seconds, code=2).stderr

@@ -1,5 +1,6 @@
 """
-Tests of commands on many parked keys: grouping by cause, releasing and dropping together, and erasing records.
+Tests of commands for many parked keys: `parked list` groups them by cause, one `parked release` or `parked drop` takes them all, and
+`parked purge` erases the payloads of dropped events.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def key(name: str, error: str, *, held: int = 1) -> ParkedKey:
     )
 
 
-def test_failures_that_differ_only_in_names_and_numbers_are_one_cause():
+def test_parked_list_groups_failures_that_differ_only_in_names_and_numbers():
     keys = [
         key("a", "Topic 'events' takes 262144 bytes, not 300000", held=2),
         key("b", "Topic 'other' takes 1 bytes, not 2"),
@@ -41,13 +42,17 @@ def test_failures_that_differ_only_in_names_and_numbers_are_one_cause():
 @pytest.mark.parametrize(
     ("one", "every", "error"), [(None, False, None), ("a", True, None), (None, True, "malformed")]
 )
-def test_only_one_option_may_choose_the_keys(one: str | None, every: bool, error: str | None):
+def test_a_release_needs_exactly_one_option_that_chooses_the_keys(
+    one: str | None, every: bool, error: str | None
+):
     with pytest.raises(UsageError, match="--file"):
         Choice(key=one, all=every, error=error, file=None)
 
 
 async def test_the_result_of_a_release_gives_a_code_for_each_key_that_stays_parked():
-    """The codes tell a key that could not be sent from a key on which another release works."""
+    """
+    So a program can see whether the topic refused the key's event again, or another release is at work on the key.
+    """
     failures = {
         "gone": KeyNotParked("gone"),
         "taken": ReleaseTakenOver("another runs"),
@@ -65,8 +70,8 @@ async def test_the_result_of_a_release_gives_a_code_for_each_key_that_stays_park
     ] == results.left
 
 
-def test_one_command_releases_all_keys_of_a_cause(alone: Local, tmp_path: Path):
-    """An operator may run the command of a release again: keys that are no longer parked are only counted."""
+def test_one_command_releases_all_keys_that_were_parked_for_one_cause(alone: Local, tmp_path: Path):
+    """An operator may run the command again: it only counts the keys that are no longer parked."""
     park(alone, "ada", "grace")
     (group,) = alone.json("parked", "list", "--by-error", **PARKED)["errors"]
     assert (2, 4) == (group["keys"], group["held"])
@@ -74,7 +79,7 @@ def test_one_command_releases_all_keys_of_a_cause(alone: Local, tmp_path: Path):
     planned = alone.json("parked", "release", "--error", "MessageRejected", "--dry-run", **PARKED)
     assert {"ada", "grace"} == set(planned["keys"])
     none = alone.json("parked", "release", "--error", "no such", "--yes", code=5, **PARKED)["error"]
-    assert "No failure says 'no such'" in none["message"]
+    assert "No key is parked with error 'no such'" in none["message"]
     done = alone.json("parked", "release", "--error", "MessageRejected", "--yes", **PARKED)
     assert {"released": 2, "events_sent": 4, "gone": 0, "left": []} == done
     file = tmp_path / "keys"
@@ -92,8 +97,10 @@ def test_a_key_that_stays_parked_does_not_stop_the_release_of_others(alone: Loca
     assert done["left"][0]["error"]
 
 
-def test_drop_all_drops_the_failed_event_of_each_key(alone: Local):
-    """The record of each dropped event has the reason and the operator that the command was given."""
+def test_parked_drop_all_drops_the_failed_event_of_each_key(alone: Local):
+    """
+    The record of each dropped event has the reason and the operator's name, which are options of the command.
+    """
     ids = park(alone, "ada", "grace")
     asked = ("parked", "drop", "--all", "--reason", "malformed since 2.3", "--as", "Grace H.")
     assert {"ada", "grace"} == set(alone.json(*asked, "--dry-run", **PARKED)["keys"])
@@ -114,8 +121,8 @@ def test_drop_all_drops_the_failed_event_of_each_key(alone: Local):
     )
 
 
-def test_purge_erases_the_payload_and_reason_of_a_dropped_event(alone: Local):
-    """The record stays without its payload, so a replay still leaves the dropped event out."""
+def test_parked_purge_erases_the_payload_and_reason_of_a_dropped_event(alone: Local):
+    """The record itself stays, so a replay still leaves out the dropped event."""
     ids = park(alone, "ada")
     alone.run("parked", "drop", "ada", ids[0], "--reason", "Ada Lovelace wants it", "--yes", **PARKED)
     held = alone.run("parked", "purge", "ada", ids[1], "--reason", "erasure 7", "--yes", code=2, **PARKED)

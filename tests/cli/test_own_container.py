@@ -1,5 +1,6 @@
 """
-Tests of commands on a container with a hierarchical partition key: operators name a key as the commands show it.
+Tests of commands on a container with a hierarchical partition key. Operators write a key as a JSON array, in the form in which the
+commands show it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ ADA, GRACE = '["t1",1]', '["t1",2]'
 
 @pytest.fixture
 def events(outbox: Local) -> list[str]:
-    """Return the ids of two events of Ada and two of Grace, all of which a relay has parked."""
+    """
+    Park two events of Ada and two of Grace, under their hierarchical keys. Return the ids of the events.
+    """
 
     async def fill(_: object) -> list[str]:
         async with open_cosmos_client(connection_string=outbox.cosmos) as client:
@@ -53,7 +56,7 @@ def events(outbox: Local) -> list[str]:
     return outbox.on_database(fill)
 
 
-def test_a_hierarchical_key_is_named_as_a_json_array_in_each_command(outbox: Local, events: list[str]):
+def test_each_command_takes_and_shows_a_hierarchical_key_as_a_json_array(outbox: Local, events: list[str]):
     before = outbox.accepted
     assert {ADA, GRACE} == {row["key"] for row in outbox.rows("parked", "list", **VARIABLES)}
     spaced = '["t1", 1]'

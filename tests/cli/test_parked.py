@@ -34,7 +34,8 @@ def park(
     outbox: Local, *names: str, rejects: Callable[[OutboundMessage], bool] = lambda message: True
 ) -> list[str]:
     """
-    Commit two events for each name, and have a relay park the rejected ones; return the ids of all events, two for each name.
+    Commit two events for each name. Let a relay park the events that the topic rejects. Return the ids of all events, in the order of the
+    names.
     """
     ids = outbox.commit(*names)
 
@@ -64,7 +65,7 @@ def test_parked_list_is_empty_before_anything_was_parked(outbox: Local):
     assert "ada" in outbox.run("parked", "show", "ada", code=5, **PARKED).stderr
 
 
-def test_parked_list_gives_the_cause_of_a_key_and_parked_show_its_events(outbox: Local):
+def test_parked_list_prints_the_causes_and_parked_show_prints_the_events(outbox: Local):
     ids = park(outbox, "ada", "grace")
     listed = {row["key"]: row for row in outbox.rows("parked", "list", **PARKED)}
     assert ({"ada", "grace"}, 2, ids[0]) == (set(listed), listed["ada"]["held"], listed["ada"]["event"])
@@ -77,7 +78,7 @@ def test_parked_list_gives_the_cause_of_a_key_and_parked_show_its_events(outbox:
     assert seen["parked_keys"] != outbox.json("status")["parked_keys"]
 
 
-def test_parked_show_gives_the_time_of_an_event_for_later(outbox: Local):
+def test_the_command_parked_show_gives_the_time_of_an_event_for_later(outbox: Local):
     async def commit(database):
         store = CosmosStore(database.get_container_client("data"))
         async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
@@ -166,7 +167,7 @@ def test_parked_show_cuts_a_long_payload_unless_json_is_asked_for(outbox: Local)
     assert "x" * 100_000 == event["data"]["text"]
 
 
-def test_an_edited_payload_has_to_be_a_json_object(outbox: Local, tmp_path):
+def test_parked_release_refuses_an_edited_payload_that_is_no_json_object(outbox: Local, tmp_path):
     park(outbox, "ada")
     edited = tmp_path / "data.json"
     for content in ("[]", "nonsense"):
@@ -181,7 +182,7 @@ def test_an_edited_payload_has_to_be_a_json_object(outbox: Local, tmp_path):
 
 
 def test_an_edited_payload_without_the_event_s_id_and_action_is_refused(outbox: Local, tmp_path: Path):
-    """`parked release --edited` refuses such a payload before it asks the operator for a confirmation."""
+    """`parked release --edited` refuses it before it asks the operator for a confirmation."""
     first, _ = park(outbox, "ada")
     edited = tmp_path / "data.json"
     release = ("parked", "release", "ada", "--edited", str(edited))
@@ -197,7 +198,7 @@ def test_an_edited_payload_without_the_event_s_id_and_action_is_refused(outbox: 
     assert "parked" == outbox.rows("parked", "list", **PARKED)[0]["state"]
 
 
-def test_an_event_without_id_and_action_can_be_edited_without_them(outbox: Local, tmp_path: Path):
+def test_the_edited_payload_of_an_event_without_id_and_action_needs_neither(outbox: Local, tmp_path: Path):
     async def write(database):
         event = {"id": "e-1", "partitionKey": "ada", "type": "domainEvent", "data": {"text": "wrong"}}
         await database.get_container_client("data").create_item(event)
@@ -235,14 +236,14 @@ def test_parked_show_still_shows_the_records_of_a_released_key(alone: Local, tmp
 
 
 @pytest.mark.parametrize("command", [("park", "ada"), ("drop", "ada", "e"), ("purge", "ada", "e")])
-def test_an_empty_reason_is_refused(outbox: Local, command: tuple[str, ...]):
+def test_parked_commands_refuse_an_empty_reason(outbox: Local, command: tuple[str, ...]):
     assert (
         "Say why in a few words."
         in outbox.run("parked", *command, "--reason", " ", "--yes", code=2, **PARKED).stderr
     )
 
 
-def test_parking_an_empty_key_is_refused(outbox: Local):
+def test_parked_park_refuses_an_empty_key(outbox: Local):
     empty = ("parked", "park", "", "--reason", "its variable was not set", "--yes")
     assert "An empty text is no partition key" in outbox.run(*empty, code=2, **PARKED).stderr
     assert [] == outbox.rows("parked", "list", **PARKED)

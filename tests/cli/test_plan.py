@@ -1,7 +1,6 @@
 """
-Tests of `cosmos-outbox plan`: its figures agree with the pages, a simulated fleet, the emulator and the exported metrics.
-
-Others cover its warnings and its refusals.
+Tests of `cosmos-outbox plan`, which computes the capacity and cost of a load. Its figures agree with the pages, a simulated fleet, the
+emulator and the exported metrics. It warns of exceeded limits, and refuses impossible numbers.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ def figures(**given: Any) -> dict[str, Any]:
 
 
 def row(head: str) -> list[float]:
-    """Return the numbers in one row of a table of docs/explanation/scale.md."""
+    """Return the numbers in the row of docs/explanation/scale.md whose first cell begins with `head`."""
     found = re.search(rf"^\| {re.escape(head)}[^|]*\|(.*)\|$", SCALE, re.MULTILINE)
     assert found, head
     return [float(cell.replace(",", "")) for cell in re.findall(r"\d[\d,]*", found[1])]
 
 
 @pytest.mark.parametrize("column", range(5))
-def test_the_page_and_the_plan_agree_on_the_throughput_of_standard(column: int):
+def test_plan_and_the_page_on_scale_agree_on_the_throughput_of_service_bus_standard(column: int):
     subscriptions = row("Subscriptions, of one filter each")[column]
     found = figures(subscriptions=subscriptions, filters=subscriptions)
 
@@ -68,7 +67,7 @@ def test_the_page_and_the_plan_agree_on_the_throughput_of_standard(column: int):
 
 
 @pytest.mark.parametrize("column", range(3))
-def test_the_page_and_the_plan_agree_on_the_cost_of_leases(column: int):
+def test_plan_and_the_page_on_scale_agree_on_the_cost_of_leases(column: int):
     leases, workers = ([100, 1_000, 10_000][column], [5, 20, 200][column])
     found = figures(events=1e-9, partitions_now=leases, workers_now=workers)
     units = row("RU/s of renewals")[column] + row("RU/s of listings")[column]
@@ -83,7 +82,7 @@ def test_the_page_and_the_plan_agree_on_the_cost_of_leases(column: int):
 
 
 def test_a_simulated_idle_fleet_makes_as_many_requests_as_planned():
-    """The simulated fleet has 1,000 leases, or 10,000 in `make test-long`."""
+    """The simulated workers have 1,000 leases, or 10,000 in `make test-long`."""
     leases, workers = 10_000 if LONG else 1_000, 20
     fleet = Fleet(leases, seed=1)
     names = itertools.cycle([f"worker-{number}" for number in range(workers)])
@@ -104,8 +103,8 @@ def test_a_simulated_idle_fleet_makes_as_many_requests_as_planned():
     assert pytest.approx(fleet.requests["leases listed"] / seconds, rel=0.1) == found["leases_listed"]
 
 
-async def test_the_workers_export_as_many_series_as_the_plan_says():
-    """Prometheus counts one series for each line of the exposition."""
+async def test_workers_export_as_many_series_of_metrics_as_plan_says():
+    """Each line of a worker's metrics that is no comment is one series of Prometheus."""
     leases, workers = 100, 10
     vitals = WorkerVitals(worker_settings(), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     vitals.processor = owning(*(status(str(number)) for number in range(leases // workers)))
@@ -116,7 +115,8 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
         telemetry.observed = vitals.snapshot()
         with telemetry.around_sends("servicebus", "localhost", ["events"])("events", []):
             pass
-        for number in range(18):  # operations on containers, refused ones (404, 412) among them, as counted
+        # A worker has about 18 histograms of request charges: each combination of operation, container and error status has its own.
+        for number in range(18):
             asked = SimpleNamespace(
                 method="GET", url=f"https://a/dbs/d/colls/{number}/docs/x", headers=dict[str, str]()
             )
@@ -130,7 +130,7 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
     )
 
 
-def test_a_load_beyond_the_credits_of_standard_is_a_warning():
+def test_plan_warns_of_a_load_beyond_the_credits_of_service_bus_standard():
     ran = NOWHERE.run("plan", "--events", "100000", code=ExitCode.WARNED)
     found = figures(events=100_000)
 
@@ -144,7 +144,7 @@ def test_a_load_beyond_the_credits_of_standard_is_a_warning():
     assert 100 == figures(events=100, subscriptions=2, filters=2, partitions_now=2)["send_rate"]
 
 
-def test_the_figures_of_a_load_are_those_computed_by_hand():
+def test_the_command_plan_prints_the_figures_that_were_computed_by_hand():
     load = {
         "events": 1_000,
         "event_bytes": 2_048,
@@ -154,20 +154,26 @@ def test_the_figures_of_a_load_are_those_computed_by_hand():
         "outage_hours": 10,
     }
     by_hand = {
-        "credits": 6_000,  # a send, three filters, two receives
-        "messaging_units": 2,  # 1,000 of 2,560 bytes, in once and out twice: 7.68 MB/s, of 4 each
+        "credits": 6_000,  # 6 for each of 1,000 events: a send, three filters and two receives
+        # A messaging unit handles 4 MB/s. A thousand messages of 2,560 bytes, sent once and received twice, are 7.68 MB/s.
+        "messaging_units": 2,
         "broker_events": 8_000_000 / (3 * 2_560),
         "entity_gb": 1.024,
-        "event_gb": 176.9472,  # a day
-        "partitions": 4,  # 178 GB, of 50 each; 17,550 RU/s would be two
+        "event_gb": 176.9472,  # a day of 1,000 events a second with 2,048 bytes each
+        # 178 GB need 4 partitions of at most 50 GB; for the request units, 2 partitions would do
+        "partitions": 4,
+        # A commit takes 16.35 RU, and reading its event 1.2 RU. Each of 4 ranges is polled 20 times a second, and each of 2
+        # workers reads the lag of all ranges every 15 s.
         "data_units": 1_000 * (16.35 + 1.2) + 4 * 20 + 8 / 15,
-        "lease_units": 10 * (4 / 17 + 20) + 0.025 * 8 / 13,  # five checkpoints a second of each lease
-        "topic_gb": 184.32,  # two copies of 36 million
+        # A write of a lease takes 10 RU: each of 4 leases is renewed every 17 s, and its position saved five times a second.
+        # Each of 2 workers lists the leases every 13 s.
+        "lease_units": 10 * (4 / 17 + 20) + 0.025 * 8 / 13,
+        "topic_gb": 184.32,  # 36 million events wait after ten hours, in each of two subscriptions
         "topic_full_hours": 80 / 18.432,
         "parked_events": 36,
         "parked_mb": 0.073728,
         "parked_full_hours": 10_000 / 3.6,
-        "catching_up_hours": 240,  # 36 million, at 41.7 a second
+        "catching_up_hours": 240,  # 36 million events that waited, at 41.7 a second
         "send_rate": 8_000_000 / (3 * 2_560) / 2,
         "premium_cost": 730 * 2,
     }
@@ -207,14 +213,14 @@ def test_the_figures_of_a_load_are_those_computed_by_hand():
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_each_limit_that_a_load_exceeds_is_a_warning(given: dict[str, float], said: str):
+def test_the_command_plan_warns_of_each_limit_that_a_load_exceeds(given: dict[str, float], said: str):
     warnings = plan_capacity({"events": 1, **given})[1]
 
     assert bool(said) == bool(warnings), warnings
     assert said in "\n".join(warnings)
 
 
-def test_the_advice_to_take_premium_is_not_given_to_its_users():
+def test_plan_does_not_advise_premium_to_users_of_premium():
     facts = NOWHERE.json("plan", "--events", "400", "--premium", "--outage-hours", "1")
 
     assert [] == facts["warnings"]
@@ -226,7 +232,7 @@ def test_the_advice_to_take_premium_is_not_given_to_its_users():
 
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "1e99"])
 @pytest.mark.parametrize("option", ["events", "event-bytes", "keys", "filters", "outage-hours"])
-def test_an_impossible_number_is_refused_in_one_sentence(option: str, number: str):
+def test_plan_refuses_an_impossible_number_in_one_sentence(option: str, number: str):
     ran = NOWHERE.run("plan", "--events", "1", f"--{option}", number, code=ExitCode.UNUSABLE)
 
     assert re.fullmatch(rf"--{option} has to be a number above 0 and at most [\d,]+, not \S+\.\n", ran.stderr)
@@ -241,8 +247,8 @@ def test_plan_computes_the_cost_from_given_prices(tmp_path: Path):
     file.write_text('currency = "EUR"\n' + "".join(f"{name} = {value}\n" for name, value in PRICES.items()))
     found = NOWHERE.json("plan", "--events", "100", "--outage-hours", "1", "--prices", str(file))["figures"]
 
-    # 1,690 RU/s of data, and 50.6 RU/s of leases, which are billed as 400; 8.85 GB of events of a day; 525.6 million
-    # operations; two workers.
+    # A month has 730 hours. The sum has five costs: the RU/s of data and leases (billed in steps of 100: 1,700 and 400), 8.85 GB of
+    # stored events, the base price of Service Bus, 525.6 million operations, and two workers.
     expected = 730 * 0.01 * (17 + 4) + 0.25 * 8.848624 + 730 * 0.02 + 525.6 * 0.5 + 730 * 0.1 * 2
     assert pytest.approx(expected) == found["cost"]["value"]
     assert "EUR/month" == found["cost"]["unit"]
@@ -260,7 +266,7 @@ def test_plan_computes_the_cost_from_given_prices(tmp_path: Path):
         ('request_units_100_hour = "1"\n', "request_units_100_hour has to be a number"),
     ],
 )
-def test_prices_that_cannot_be_read_are_refused(text: str, said: str, tmp_path: Path):
+def test_the_command_plan_refuses_a_file_of_prices_that_it_cannot_read(text: str, said: str, tmp_path: Path):
     file = tmp_path / "prices.toml"
     file.write_text(text)
 

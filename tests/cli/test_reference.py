@@ -1,5 +1,6 @@
 """
-Tests of the command's help, its tables, and the reference page of the commands, which `UPDATE_REFERENCE=1` rewrites.
+Tests of the help texts and tables of the CLI, and of its reference page: docs/reference/cli.md agrees with the code. With
+`UPDATE_REFERENCE=1` the tests rewrite the page.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def rows_of(command: Any) -> dict[str, str]:
-    """Return the table row of each argument and option of a command, by its name."""
+    """Return a row of the reference page for each argument and option of a command, under its name."""
     rows = {}
     for parameter in command.params:
         names = [*parameter.opts, *parameter.secondary_opts]
@@ -62,12 +63,12 @@ def described(name: str, command: Any, shared: set[str]) -> str:
     own = [row for row in rows.values() if row not in shared]
     also = ", ".join(f"`{option}`" for option, row in rows.items() if row in shared and option != "--json")
     table = ["| Option | Meaning |", "|---|---|", *own, ""] if own else []
-    return "\n".join([*lines, *table, *([f"Also {also}.", ""] if also else [])])
+    return "\n".join([*lines, *table, *([f"More options: {also}.", ""] if also else [])])
 
 
 def replaced(begin: str, end: str, text: str) -> None:
     """
-    Compare the generated part of the page with the expected text, or write it with `UPDATE_REFERENCE=1`.
+    Compare the part of the page between two comments with the expected text. With `UPDATE_REFERENCE=1`, write the text there.
     """
     before, found, rest = PAGE.read_text().partition(begin)
     generated, closed, after = rest.partition(end)
@@ -79,7 +80,7 @@ def replaced(begin: str, end: str, text: str) -> None:
         assert text == generated.strip(), "run this test with UPDATE_REFERENCE=1"
 
 
-def test_the_page_lists_every_check_of_doctor():
+def test_the_reference_page_lists_every_check_of_doctor():
     words = tomllib.loads(Path(check.__file__).with_name("checks.toml").read_text())
     questions: dict[tuple[str, str], list[str]] = {}
     for name, parts in words.items():
@@ -93,18 +94,18 @@ def test_the_page_lists_every_check_of_doctor():
     )
 
 
-def test_the_page_lists_every_command_and_option():
+def test_the_reference_page_lists_every_command_and_option():
     root = typer.main.get_command(app)
     named = dict(commands(root, "cosmos-outbox"))
     times = Counter(row for command in named.values() for row in rows_of(command).values())
     shared = {row for row in times if times[row] > 1 and row.startswith("| `--")}
-    title = "Every command but `worker` and `consume` takes `--json`, and says which other of these it takes."
+    title = "All commands but `worker` and `consume` take `--json`. Each command's section names its other options."
     table = [title, "", "| Option | Meaning |", "|---|---|", *sorted(shared), ""]
     text = "\n".join([*table, *(described(name, command, shared) for name, command in named.items())])
     replaced(BEGIN, END, text.rstrip())
 
 
-def test_every_command_but_worker_and_consume_takes_json():
+def test_every_command_but_worker_and_consume_has_the_option_json():
     without = [
         name
         for name, command in commands(typer.main.get_command(app), "cosmos-outbox")
@@ -129,7 +130,7 @@ def test_commands_that_change_something_take_yes_as_confirmation():
     } == asking
 
 
-def test_the_page_lists_every_exit_code():
+def test_the_reference_page_lists_every_exit_code():
     rows = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     replaced(
         "<!-- exit codes: begin -->",
@@ -139,7 +140,7 @@ def test_the_page_lists_every_exit_code():
     assert {*WORST_FIRST} == {*ExitCode}
 
 
-def test_a_table_in_a_pipe_is_printed_as_lines_with_tabs(capsys: pytest.CaptureFixture[str]):
+def test_a_command_prints_a_table_to_a_pipe_as_lines_with_tabs(capsys: pytest.CaptureFixture[str]):
     rows = [{"key": "x" * 300, "parked_at": None}, {"key": "a\tb\n[c]", "parked_at": "now"}]
     answer({}, table_of(rows, title="Would be done"), as_json=False)
     said = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """
-Tests of the replay of sent events: it leaves out dropped events, and sends edited events with their edited payloads.
+Tests of `replay`, which sends sent events again: it leaves out events that an operator dropped, and sends edited events with their edited
+payloads.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def taken(broker: MemoryBroker) -> list[str]:
 
 
 async def parked_ada() -> ParkedKeys:
-    """Return the parked keys of a store that holds all three events of the key "ada"."""
+    """Park the key "ada" with all of its three events. Return the object with which an operator acts on parked keys."""
     store, refusing = MemoryParked(), MemoryBroker(rejects=lambda message: True)
     await Relay(refusing.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS[:3]))
     return ParkedKeys(store, resending(MemoryBroker().publisher(lanes=1)))
 
 
 async def test_replay_respects_the_operator_s_drops_and_edits():
-    """A dropped event is not sent. An edited event is sent as the operator edited it."""
+    """It does not send a dropped event, and sends an edited event as the operator edited it."""
     keys = await parked_ada()
     await keys.drop("ada", "ada/1", reason="a test")
     await keys.release("ada", edited={"action": "Mended"}, event_id="ada/2")
@@ -66,7 +67,7 @@ async def test_replay_does_not_send_held_events():
     assert (1, 3, ["grace/1"]) == (result.sent, result.left_out, taken(broker))
 
 
-async def test_replay_sends_the_events_that_a_parked_key_sent_before_it_was_parked():
+async def test_replay_sends_the_events_that_were_sent_before_their_key_was_parked():
     store = MemoryParked()
     broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith("ada/2"))
     await Relay(broker.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS))
@@ -76,7 +77,7 @@ async def test_replay_sends_the_events_that_a_parked_key_sent_before_it_was_park
     assert (2, 2, ["ada/1", "grace/1"]) == (result.sent, result.left_out, sorted(taken(elsewhere)))
 
 
-async def test_replay_reports_refused_events_and_goes_on():
+async def test_the_command_replay_reports_refused_events_and_goes_on():
     broker = MemoryBroker(rejects=lambda message: str(message.message_id).endswith(("ada/1", "ada/2")))
     result, told = await replayed(broker)
     assert [("ada", "ada/1"), ("ada", "ada/2")] == [

@@ -1,5 +1,6 @@
 """
-Tests of `cosmos-outbox where KEY`, which shows where the events of a key are: waiting, sent, held or dropped.
+Tests of `cosmos-outbox where KEY`, which shows for each event of a key whether it waits, was sent, is held
+(parked) or was dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::R
 
 
 def states(found: dict[str, Any]) -> list[str]:
-    """Return the states of the events that `where` found, the oldest first."""
+    """Return the states of the events in the output of `where`, from the oldest to the newest."""
     return [event["state"] for event in reversed(found["events"])]
 
 
@@ -37,7 +38,7 @@ def test_where_ends_with_exit_code_5_if_nothing_is_stored_of_the_key(outbox: Loc
     assert "Nothing is stored of 'ada'" in outbox.json("where", "ada", code=5, **PARKED)["error"]["message"]
 
 
-def test_an_event_waits_until_the_lease_s_position_has_passed_it(outbox: Local):
+def test_where_shows_an_event_as_waiting_until_the_lease_has_passed_it(outbox: Local):
     ids = outbox.commit("ada", "grace")[:2]
     found = outbox.json("where", "ada", **PARKED)
     assert (["unknown", "unknown"], None) == (states(found), found["waiting"]), "there is no lease yet"
@@ -56,7 +57,7 @@ def test_an_event_waits_until_the_lease_s_position_has_passed_it(outbox: Local):
     )
 
 
-def test_a_parked_event_is_held_until_it_is_dropped_or_released(alone: Local):
+def test_the_command_where_shows_a_parked_event_as_held_until_it_is_dropped_or_released(alone: Local):
     ids = park(alone, "ada")
     alone.pass_all()
     found = alone.json("where", "ada", **PARKED)
@@ -71,7 +72,7 @@ def test_a_parked_event_is_held_until_it_is_dropped_or_released(alone: Local):
     assert (["dropped", "sent"], None) == (states(found), found["parked"])
 
 
-def test_where_names_the_entity_after_its_events_have_expired(alone: Local):
+def test_where_names_the_entity_of_a_key_whose_events_have_expired(alone: Local):
     alone.commit("ada")
     alone.pass_all()
     alone.steer("/cosmos/clock", advance_s=11 * 86_400)
@@ -111,7 +112,7 @@ def test_where_shows_the_handled_and_parked_messages_of_a_consumer(outbox: Local
     assert "invoicing handled 'm-0' last" in outbox.run("where", "a", *OF, **CONSUMER).stdout
 
 
-def test_an_event_whose_lag_could_not_be_read_counts_as_unknown(outbox: Local):
+def test_the_command_where_shows_an_event_as_unknown_if_its_lease_has_no_known_lag(outbox: Local):
     outbox.commit("ada")
     outbox.run("bootstrap")
 

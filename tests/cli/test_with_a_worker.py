@@ -1,5 +1,5 @@
 """
-Tests of commands beside a running worker: they show it, doctor finds nothing wrong, and they do not touch its leases.
+Tests of commands while a worker runs: `status` shows it, `doctor` finds nothing wrong with it, and no command changes its leases.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def until(fact: Callable[[], bool]) -> None:
     end = time.monotonic() + HUNG_SECONDS
     while not fact():
         assert time.monotonic() < end, "the expected state was not reached in time"
-        time.sleep(0.1)  # leaves the processor to the worker that is starting
+        time.sleep(0.1)  # gives the CPU to the worker, which is starting
 
 
 def _ended(process: subprocess.Popen[bytes], *, by: signal.Signals) -> bool:
@@ -77,8 +77,10 @@ def test_commands_show_a_healthy_worker_and_leave_its_leases_alone(outbox: Local
     assert {"free"} == {lease["state"] for lease in outbox.json("status")["leases"]}
 
 
-def test_status_reports_a_killed_fleet_while_events_wait(alone: Local):
-    """`status` reports a killed fleet even after the leases of its workers have expired."""
+def test_status_reports_that_all_workers_were_killed_while_events_wait(alone: Local):
+    """
+    The workers' leases have expired by then. After another worker has sent the events, `status` reports nothing.
+    """
     with worker(alone) as process:
         until(lambda: {"owned"} == {lease["state"] for lease in alone.json("status", code=None)["leases"]})
         process.kill()
@@ -91,13 +93,14 @@ def test_status_reports_a_killed_fleet_while_events_wait(alone: Local):
         until(lambda: 0 == alone.run("status", code=None).exit_code)
 
 
-def test_a_reset_to_an_earlier_time_works_after_a_split(alone: Local):
+def test_leases_can_be_reset_to_an_earlier_time_after_a_split(alone: Local):
     """
-    After the reset, the workers of all child ranges send the events that were committed since the given time.
+    The reset changes the leases of the new, smaller ranges. After it, their worker sends the events that were committed since the given
+    time.
     """
     alone.run("bootstrap")
     first = alone.commit(*map(str, range(8)))
-    alone.steer("/cosmos/clock", advance_s=5)  # "now" begins a second earlier
+    alone.steer("/cosmos/clock", advance_s=5)  # "now" means a second ago, and has to be after all commits
     alone.run("leases", "reset", "--to", "now", "--yes")
     alone.steer("/cosmos/split", database=alone.database, container="data", range="0")
     with worker(alone):
@@ -119,7 +122,7 @@ def test_ctrl_c_ends_a_command_that_waits():
     assert 130 == ended.value.exit_code
 
 
-def test_ctrl_c_ends_a_command_whose_modules_are_still_being_imported(monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_ends_a_command_that_is_still_importing_its_modules(monkeypatch: pytest.MonkeyPatch):
     class Interrupted:
         def find_spec(self, *_: object) -> None:
             raise KeyboardInterrupt
@@ -132,7 +135,7 @@ def test_ctrl_c_ends_a_command_whose_modules_are_still_being_imported(monkeypatc
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: there is no /dev/full here")
-def test_a_full_standard_output_gives_one_line_as_error(outbox: Local):
+def test_a_command_prints_one_line_as_error_if_its_standard_output_is_full(outbox: Local):
     command = [sys.executable, "-m", "cosmos_outbox_worker", "parked", "list", "--json"]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(  # noqa: S603 - our own command
@@ -160,7 +163,7 @@ def test_a_worker_that_cannot_write_its_log_still_sends_and_drains(alone: Local)
         assert 0 == process.wait(HUNG_SECONDS)
 
 
-# This module makes the clocks of a process differ by so many seconds from the machine's clock.
+# Python imports this module at the start of a process. It makes the process see a wrong time: SKEW seconds after the real time.
 SKEWED = """
 import datetime, os, time
 seconds, real, moment = float(os.environ["SKEW"]), time.time, datetime.datetime
@@ -178,7 +181,9 @@ datetime.datetime = Skewed
 
 @pytest.mark.parametrize("seconds", [3_600, -3_600])
 def test_a_worker_with_a_wrong_clock_loses_no_event(alone: Local, tmp_path: Path, seconds: int):
-    """A worker whose clock is wrong sends all events, or reports in `status` that it cannot send."""
+    """
+    If the clock is an hour fast, the worker sends all events. If it is an hour slow, `status` says that its clock is wrong.
+    """
     (tmp_path / "sitecustomize.py").write_text(SKEWED)
     alone.commit("ada")
     skewed = {"SKEW": str(seconds), "PYTHONPATH": str(tmp_path), "OUTBOX_STALLED_SECONDS": "2"}
@@ -209,8 +214,8 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_confirmation(outbox: Local):
                 said += (heard := os.read(process.stderr.fileno(), 1000))
                 assert heard, said
             try:
-                # If the signal comes just before Python reads the answer, Python notices it only after the answer. So the
-                # test sends it repeatedly, as a person would press Ctrl-C again.
+                # If the signal comes just before Python waits for the operator's answer, Python notices it only after the answer. So
+                # the test repeats the signal, as an operator would press Ctrl-C again.
                 until(lambda: _ended(process, by=signal.SIGINT))
                 assert 130 == process.returncode
             finally:
