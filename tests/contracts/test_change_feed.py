@@ -1,4 +1,6 @@
-"""Every implementation of the ChangeFeed port passes the contract tests."""
+"""
+Run the contract tests of the `ChangeFeed` port on each of its implementations, in memory and for Cosmos DB.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from examples.eventhubs.publisher import EventHubPublisher
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDKs do not close their sockets when the broker closes the connection. The garbage collector then warns about each of them.
+    # Azure's SDKs do not close their sockets when the broker closes the connection. The garbage collector warns about each socket.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -46,7 +46,7 @@ class EventHub(PublisherBackend):
             ),
             lanes=3,
             send_timeout=timedelta(seconds=5),
-            cancel_grace=timedelta(seconds=30),  # so long that a busy machine does not change the result
+            cancel_grace=timedelta(seconds=30),  # long enough for a slow machine
         )
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
@@ -61,9 +61,8 @@ class EventHub(PublisherBackend):
             case Trouble.ACK_LOST:
                 self._broker.faults.add({"action": "drop-after-store"})
             case Trouble.BUSY:
-                self._broker.faults.add(
-                    {"action": "server-busy", "count": 2}
-                )  # the SDK sends once more by itself
+                # Two strikes, because the SDK repeats a refused send once by itself.
+                self._broker.faults.add({"action": "server-busy", "count": 2})
             case Trouble.NO_TOPIC:
                 self._broker.set_disabled("hub", True)
 
@@ -112,7 +111,7 @@ class TestEventHubPublisher(PublisherContract):
         hub.recover()
         return hub
 
-    async def test_a_session_is_the_partition_key_of_its_messages(
+    async def test_event_hubs_gets_the_session_id_of_a_message_as_its_partition_key(
         self, backend: EventHub, session: str
     ) -> None:
         await backend.publisher.publish(0, [a_message(session), a_message(f"{session}-b")])

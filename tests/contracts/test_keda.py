@@ -47,7 +47,7 @@ class Scaler:
         self._http, self._endpoint, self._key = http, endpoint, key
 
     async def lags(self, prefix: str) -> dict[str, int]:
-        """Return the lag of each lease, by the token of the lease, as the scaler computes it."""
+        """Compute the lag of each lease as the scaler does. Return it under the token of the lease."""
         found = {}
         for lease in await self._leases(prefix):
             if lease.get("LeaseToken"):
@@ -118,7 +118,7 @@ class World:
         self._data = data
         self.feed = CosmosChangeFeed(data, account_host=host)
         self.leases = CosmosLeases(database.get_container_client("leases"))
-        # KEDA puts the first label of the account's host name into the prefix of lease ids.
+        # KEDA looks for leases whose ids begin with the processor's name and the first part of the account's host name.
         self.keda_prefix = f"{NAME}{host.partition('.')[0]}."
 
     async def dotnet_prefix(self) -> str:
@@ -130,7 +130,9 @@ class World:
             await self._data.create_item({"id": str(n), "partitionKey": f"key-{n % 20}"})
 
     async def process(self, changes: int) -> None:
-        """Run a processor until it has handled so many changes and saved a position in every lease. Then stop it."""
+        """
+        Run a processor until it has handled this number of changes and saved a position in every lease. Then stop it.
+        """
         seen = 0
 
         async def handle(batch: ChangeBatch) -> None:
@@ -175,7 +177,7 @@ async def a_world(*, ranges: int) -> AsyncIterator[World]:
         yield World(server, database, host, Scaler(http, server.url, server.key))
 
 
-async def test_both_keda_scalers_find_only_the_leases():
+async def test_both_keda_scalers_find_all_leases_and_no_other_documents():
     async with a_world(ranges=3) as world:
         await world.process(0)
         fleet = Fleet(world.leases, processor=NAME, container="db/data")
@@ -208,8 +210,8 @@ async def test_keda_and_the_estimator_of_the_library_find_the_same_lag():
 
 async def test_keda_scales_an_idle_processor_to_zero():
     """
-    For a lease without a continuation, KEDA reads the feed from its beginning and finds a lag. So a worker saves a continuation even if
-    it has read no changes.
+    Scaling to zero needs a continuation (the position) in each lease, even if the worker has read no changes. Without it,
+    KEDA reads the change feed from its beginning and finds a lag.
     """
     async with a_world(ranges=2) as world:
         await world.process(0)

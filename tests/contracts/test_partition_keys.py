@@ -43,7 +43,7 @@ class ThingMoved(DomainEvent):
 
 
 class Thing(Entity):
-    """An entity whose partition key is the list `at`, with one value for each level."""
+    """An entity with any partition key: the field `at` has the value of each level."""
 
     at: list[KeyPart]
     note: str = ""
@@ -63,8 +63,8 @@ class Thing(Entity):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """
-    A container to test: its partition key paths, three partition keys, the fields of a document with the first key, and the session ids
-    of the three keys.
+    What a test needs to know of a container: its partition key paths, three partition keys, the key fields in a document of the first
+    key, and the session ids in which messages of the three keys are sent.
     """
 
     paths: tuple[str, ...]
@@ -129,7 +129,9 @@ def key_of(parts: tuple[KeyPart, ...]) -> PartitionKey:
 
 
 async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
-    """Create and move a thing in each partition key, all with the same id. Return the ids of their events."""
+    """
+    Create a `Thing` in each partition key, with the same id, and change it. Return the ids of the events, two for each key.
+    """
     events = []
     for parts in shape.keys:
         async with Outbox(container.store).unit_of_work() as uow:
@@ -141,7 +143,9 @@ async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
 
 
 async def pages(container: Container) -> list[ChangeBatch]:
-    """Return the whole change feed as batches, as a processor passes them to its handler."""
+    """
+    Read the whole change feed. Return it as the batches that a change feed processor passes to its handler.
+    """
     described = await container.feed.describe()
     read = read_events(container.feed, start=StartFrom.BEGINNING)
     return [
@@ -164,7 +168,7 @@ async def _counted(read: AsyncIterator[Events]) -> AsyncIterator[tuple[int, Even
         yield number, found
 
 
-async def test_the_range_of_a_key_has_only_the_changes_of_this_key(container: Container, shape: Shape):
+async def test_a_key_s_range_of_the_change_feed_has_only_its_own_changes(container: Container, shape: Shape):
     if not isinstance(container.feed, CosmosChangeFeed):
         pytest.skip("a container in memory cannot read the range of a key")
     ids = await made(container, shape)
@@ -181,7 +185,7 @@ def sessions_of(broker: MemoryBroker) -> dict[str, list[str]]:
     return found
 
 
-async def test_a_document_has_exactly_the_fields_of_the_partition_key_paths(
+async def test_a_document_stores_its_key_in_exactly_the_fields_of_the_partition_key_paths(
     container: Container, shape: Shape
 ):
     event_ids = await made(container, shape)
@@ -247,10 +251,12 @@ async def test_an_entity_whose_class_returns_another_partition_key_is_refused(
             await uow.commit()
 
 
-async def test_the_pages_have_each_document_of_each_partition_key_once(container: Container, shape: Shape):
+async def test_the_pages_of_a_list_have_each_document_of_each_partition_key_once(
+    container: Container, shape: Shape
+):
     levels = len(shape.paths)
     values = [[1, -3, 2.5], [False, True], ["a", "ab", "b"]]
-    each = 3 if levels == 1 else 2  # with several levels, two values for each level give enough keys
+    each = 3 if levels == 1 else 2  # with several levels, two values for each level are enough
     keys = [parts for of in values for parts in itertools.product(of[:each], repeat=levels)]
     for parts in keys[::-1]:
         for document_id in ("p", "q"):
@@ -283,7 +289,7 @@ async def _paged(container: Container, page_size: int) -> list[dict[str, Any]]:
 
 
 async def relayed(container: Container, broker: MemoryBroker) -> tuple[MemoryParked, Scope]:
-    """Relay the whole change feed. Return the parked store, and the scope under which keys were parked."""
+    """Relay the whole change feed. Return the parked store, and the scope (processor and container) under which it holds keys."""
     parked = MemoryParked()
     relay = Relay(broker.publisher(), parking=Parking(parked), notify=lambda _: None)
     for batch in await pages(container):
@@ -324,7 +330,9 @@ async def test_a_parked_key_with_a_very_large_event_is_released_in_order(contain
     assert ["ThingMade", "ThingMoved", "ThingGrown"] == sessions_of(broker)[bad]
 
 
-async def test_a_release_without_the_container_raises_a_usage_error(container: Container, shape: Shape):
+async def test_a_release_that_was_not_given_the_container_raises_a_usage_error(
+    container: Container, shape: Shape
+):
     if shape.paths == ("/partitionKey",):
         pytest.skip("/partitionKey is the default path, so the release finds the event")
     await made(container, shape)
@@ -336,7 +344,9 @@ async def test_a_release_without_the_container_raises_a_usage_error(container: C
 
 
 async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]:
-    """Run the deletion of sent events on the whole change feed. Return how many events of each key were deleted."""
+    """
+    Let the worker's deletion of sent events handle the whole change feed. Return the number of deleted events for each key.
+    """
     deleted: dict[str, int] = {}
     complete = asyncio.Event()
 

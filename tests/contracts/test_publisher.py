@@ -32,7 +32,7 @@ from cosmos_outbox_testing.verify.own_views import OwnTopic
 pytestmark = [
     pytest.mark.looptime(False),
     pytest.mark.asyncio(loop_scope="module"),
-    # The SDK does not close its socket when the broker closes the connection. The garbage collector then warns about it.
+    # Azure's SDK does not close its socket when the broker closes the connection. The garbage collector warns about the socket.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -46,7 +46,7 @@ class MemoryTopic(PublisherBackend):
     def __init__(self) -> None:
         self._broker = MemoryBroker()
         self.publisher = self._broker.publisher(lanes=LANES, batch_size=20)
-        self._received = Counter[str]()  # of each session
+        self._received = Counter[str]()  # how many messages of a session a test has seen
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
         entered = [message for message in self._broker.accepted if message.session_id == session_id]
@@ -88,7 +88,7 @@ class ServiceBusTopic(OwnTopic):
             lanes=LANES,
             send_timeout=send_timeout,
             sdk_only=sdk_only,
-            cancel_grace=timedelta(seconds=30),  # so long that a busy machine does not change the result
+            cancel_grace=timedelta(seconds=30),  # long enough for a slow machine
         )
         super().__init__(client, topic, subscription, publisher)
 
@@ -172,5 +172,5 @@ class TestPublisher(PublisherContract):
             await backend.publisher.publish(0, [a_message(session)])
         assert 2.0 == caught.value.retry_after
 
-    async def test_a_publisher_has_the_number_of_lanes_that_was_set(self, backend: PublisherBackend) -> None:
+    async def test_a_publisher_sends_on_as_many_lanes_as_were_set(self, backend: PublisherBackend) -> None:
         assert LANES == backend.publisher.lanes

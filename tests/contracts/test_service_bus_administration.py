@@ -1,4 +1,7 @@
-"""Read the settings of a Service Bus namespace, and find out why the broker refuses a receiver."""
+"""
+Tests that `doctor` can read the settings of a Service Bus namespace, and find out why the broker refuses a
+receiver.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.looptime(False)
 AT = {"namespace": None, "credential": None}
 
 
-async def test_a_missing_entity_is_distinguished_from_one_of_another_kind():
+async def test_a_missing_topic_or_queue_is_distinguished_from_the_wrong_kind():
     broker = Broker.default()
     broker.add_queue({"name": "orders"})
     async with ServiceBusServer(broker) as server:

@@ -41,7 +41,7 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK does not close its socket when the broker closes the connection. The garbage collector then warns about it.
+    # Azure's SDK does not close its socket when the broker closes the connection. The garbage collector warns about the socket.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -103,7 +103,7 @@ async def until(fact: Callable[[], bool]) -> None:
 # Links
 
 
-async def test_a_lane_connects_when_it_is_first_used(server: ServiceBusServer) -> None:
+async def test_a_lane_of_the_publisher_connects_when_it_is_first_used(server: ServiceBusServer) -> None:
     async with publisher_to(server, lanes=8) as publisher:
         assert 0 == server.broker.connections
         await publisher.publish(3, messages("k", 1))
@@ -132,7 +132,7 @@ async def test_a_publisher_replaces_an_idle_link_that_was_cut(server: ServiceBus
     [("no-ack", 2, 2, 1), ("server-busy", 1, 2, 0)],
     ids=["a sender of unknown outcome is replaced and sends nothing later", "a busy broker keeps its link"],
 )
-async def test_a_link_is_replaced_only_after_a_send_of_unknown_outcome(
+async def test_a_publisher_replaces_its_link_only_after_a_send_of_unknown_outcome(
     server: ServiceBusServer, action: str, connections: int, stored: int, repeated: int
 ) -> None:
     async with publisher_to(server, send_timeout=timedelta(seconds=3)) as publisher:
@@ -149,7 +149,7 @@ async def test_a_link_is_replaced_only_after_a_send_of_unknown_outcome(
         )
 
 
-async def test_a_new_link_that_fails_raises_broker_unavailable(server: ServiceBusServer) -> None:
+async def test_a_publisher_raises_broker_unavailable_if_its_new_link_fails(server: ServiceBusServer) -> None:
     async with publisher_to(server) as publisher:
         await publisher.publish(0, messages("k", 1))
         server.broker.faults.add({"action": "no-ack"})
@@ -170,7 +170,9 @@ async def _cancelled(publisher: ServiceBusPublisher, server: ServiceBusServer) -
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServiceBusSender]]:
-    """The SDK senders that the publisher opened. At the end of the test, each of them has to be closed."""
+    """
+    Collect the SDK's senders that the publisher opens. At the end of the test, check that all of them were closed.
+    """
     opened, closed = list[ServiceBusSender](), list[ServiceBusSender]()
     give, close = ServiceBusClient.get_topic_sender, ServiceBusSender.close
 
@@ -188,7 +190,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServiceBusSender]]:
     assert {*map(id, opened)} <= {*map(id, closed)}
 
 
-async def test_a_call_that_is_cancelled_while_its_link_opens_sends_nothing(
+async def test_a_publish_call_that_is_cancelled_while_its_link_opens_sends_nothing(
     server: ServiceBusServer, opened: list[ServiceBusSender]
 ) -> None:
     async with publisher_to(server) as publisher:
@@ -292,7 +294,7 @@ async def test_a_closed_publisher_raises_a_usage_error(server: ServiceBusServer)
 
 
 @pytest.mark.parametrize(("scope", "batches"), [(BatchScope.SESSION, 3), (BatchScope.MESSAGE, 12)])
-async def test_a_batch_has_one_session_or_one_message_if_the_scope_says_so(
+async def test_the_batch_scope_limits_a_batch_to_one_session_or_one_message(
     server: ServiceBusServer, scope: BatchScope, batches: int
 ) -> None:
     async with publisher_to(server, batch_scope=scope) as publisher:
@@ -344,7 +346,7 @@ async def test_a_message_with_a_property_that_amqp_cannot_encode_is_rejected(
         assert 2 == stats(server)["published"]
 
 
-async def test_an_unknown_sdk_version_encodes_the_messages_itself(
+async def test_with_an_unknown_version_of_the_sdk_the_sdk_encodes_the_messages(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoding, "difference", lambda: "_size of a batch is missing")
@@ -357,7 +359,7 @@ async def test_an_unknown_sdk_version_encodes_the_messages_itself(
     assert [SdkFallback(part="encoder", entity="events", reason="_size of a batch is missing")] == records
 
 
-async def test_the_sdk_encodes_only_the_first_message_of_a_batch(
+async def test_the_library_encodes_a_batch_and_the_sdk_only_its_first_message(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert None is encoding.fallback_cause(), "compared before the SDK's messages are counted"
@@ -372,7 +374,7 @@ async def test_the_sdk_encodes_only_the_first_message_of_a_batch(
     assert (100, 4, 4) == (stats(server)["published"], stats(server)["transfers"], len(added))
 
 
-# A relay that uses this publisher
+# Tests of a relay with the Service Bus publisher
 
 
 def a_page(*keys: str, count: int) -> ChangeBatch:
@@ -416,7 +418,7 @@ def test_the_error_of_an_invalid_connection_string_does_not_contain_it() -> None
     assert "secret" not in str(caught.value)
 
 
-def test_a_publisher_without_lanes_is_refused(server: ServiceBusServer) -> None:
+def test_a_publisher_with_zero_parallel_lanes_is_refused(server: ServiceBusServer) -> None:
     client = open_service_bus_client(connection_string=server.connection_string)
     with pytest.raises(ConfigurationError):
         ServiceBusPublisher(client, "events", lanes=0)

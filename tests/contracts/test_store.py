@@ -1,4 +1,6 @@
-"""Every implementation of the Store port passes the contract tests, and an outbox works with it."""
+"""
+Run the contract tests of the `Store` port on each of its implementations, and tests of an outbox that uses the store.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,9 @@ class Gauge(Entity):
 @pytest.mark.parametrize("value", [2**53 + 1, 1 - 2**63, 10**40])
 async def test_a_large_integer_is_stored_with_all_its_digits(store: Store, value: int):
     """
-    An integer that a 64-bit float cannot hold is refused as a partition key.
+    This holds for a field. As a partition key, such an integer is refused, because a 64-bit float cannot hold it.
 
-    This was never tried on Azure. If the test fails there, docs/how-to/write.md has to say so.
+    The test has never run on Azure. If it fails there, docs/how-to/write.md has to say that such integers lose digits.
     """
     async with Outbox(store).unit_of_work() as uow:
         uow.repository(Gauge).create(Gauge(id="g", value=value))
@@ -114,7 +116,7 @@ async def test_a_commit_that_meets_a_fault_is_stored_once(container: Container, 
     sent = []
     async with outbox.unit_of_work() as uow:
         note = uow.repository(Note).create(Note(id="n"))
-        # The second fault has two strikes, so that it also hits the request that the SDK or the store sends again by itself.
+        # The first fault strikes one request. The second strikes two, so it also hits the request that the SDK or the store repeats.
         for text, strikes in (("created", 1), ("changed", 2)):
             note.change(text)
             fault = container.faults.add(

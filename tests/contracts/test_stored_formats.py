@@ -43,7 +43,8 @@ from tests.support.shop import OrderPaid, World, invoicing, message
 FORMS: dict[str, dict[str, Document]] = json.loads(
     Path(__file__).with_name("stored_formats.json").read_text()
 )
-# A numbered format in the file has only the kinds of documents that changed. So the newest format of each kind is the last one found.
+# Each numbered format in the file has only the kinds of documents that changed. So the newest document of a kind is in the format with
+# the highest number that has this kind.
 NEWEST = {name: one for form in sorted(FORMS, key=int) for name, one in FORMS[form].items()}
 KEY = IdempotencyKey(key="k", scope=(), payload=None)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,7 +85,9 @@ def leases_and_parked() -> dict[str, Document]:
 
 
 async def written() -> dict[str, Document]:
-    """Store one document of each kind with this version, and return the documents by kind."""
+    """
+    Let this version of the library store one document of each kind. Return the documents under the names of their kinds.
+    """
     container = MemoryContainer()
     async with Outbox(container).unit_of_work(ContactsUnitOfWork) as uow:
         contact = Contact(id="c1", name=Name(first_name="Ada", last_name="A"))
@@ -108,7 +111,7 @@ async def written() -> dict[str, Document]:
 
 
 async def beaten() -> Document:
-    """Return the heartbeat document of a worker that has a value for each field."""
+    """Return the heartbeat that a worker stores, with a value in each field."""
     leases = MemoryLeases()
     settings = {"topic": "events", "lease_expiration_seconds": "60.0"}
     own = Heartbeat(
@@ -163,7 +166,9 @@ async def is_read(document: Document, kind: str) -> bool:
 
 
 async def is_heard(document: Document) -> bool:
-    """Return whether a worker reads the heartbeat of another worker, and reads fields that are missing there as empty."""
+    """
+    Return whether a worker can read this heartbeat of another worker. Fields that it lacks have to be read as empty.
+    """
     await (leases := MemoryLeases()).create(document)
     (seen,) = await Fleet(leases, processor="outbox", container="shop/orders").heartbeats()
     said = {name: value for name, value in asdict(seen).items() if name in document and name != "every"}
@@ -185,12 +190,14 @@ async def is_found(document: Document, kind: str) -> bool:
 def is_held(document: Document, kind: str) -> bool:
     if kind == "heldMessage":
         properties = message_of(document, edited=False).properties
-        return json.dumps(HELD.properties) == json.dumps(properties)  # 1.0 equals 1
+        return json.dumps(HELD.properties) == json.dumps(properties)  # as JSON, because 1.0 == 1 in Python
     return event_of(document).event_id == document["event"]["id"]
 
 
 async def is_known_to_the_inbox(document: Document) -> bool:
-    """Return whether the inbox knows the message of an inbox record, so that the message takes no second effect."""
+    """
+    Return whether a consumer finds this stored inbox record, and so does not let its message take effect again.
+    """
     world = World(invoicing())
     await stored(world.container, document)
     world.subscription.deliver(message(OrderPaid(id=document["messageId"], order_id="o1")))
@@ -203,13 +210,13 @@ async def stored(container: MemoryContainer, document: Document) -> None:
     await container.commit(document["partitionKey"], [write])
 
 
-async def test_this_version_writes_the_newest_recorded_format():
+async def test_this_version_stores_each_kind_of_document_in_the_newest_recorded_format():
     forms = {kind: names_in(document) for kind, document in (await written()).items()}
     assert {kind: names_in(document) for kind, document in NEWEST.items()} == forms
 
 
 @pytest.mark.parametrize(("document", "kind"), EVERY)
-async def test_every_recorded_format_can_be_read(document: Document, kind: str):
+async def test_this_version_can_read_every_recorded_format_of_a_document(document: Document, kind: str):
     assert await is_read(document, kind)
     assert await is_read({**document, "later": {"x": 1}}, kind)
 

@@ -88,9 +88,8 @@ class MemoryEntity(SubscriptionBackend):
 
 
 AdapterSubscription = ServiceBusSubscription | AmqpSubscription
-Receiving = Callable[
-    ..., AdapterSubscription
-]  # is called with a client and the name of a subscription or queue
+# A class or function that opens a subscription, given a client and the name of a subscription or queue
+Receiving = Callable[..., AdapterSubscription]
 
 
 @dataclass
@@ -213,12 +212,14 @@ ON_EMULATOR: dict[str, Scenario] = {
 
 
 def wire_scenario(function: Scenario) -> Scenario:
-    """Add a test that runs only on the emulator, because a subscription in memory has no connections or links."""
+    """
+    Mark a function as a test that runs only on the emulator, because a subscription in memory has no connections and links.
+    """
     ON_EMULATOR[getattr(function, "__name__")] = function  # noqa: B009 - a callable need not have one
     return function
 
 
-# Tests that need a network connection
+# Tests that run only on the emulator, because they need a network connection
 
 
 @wire_scenario
@@ -370,7 +371,9 @@ def outcomes(request: pytest.FixtureRequest) -> dict[str, BaseException | None]:
 
 @pytest.mark.looptime(False)
 @pytest.mark.parametrize("name", ON_EMULATOR)
-def test_a_subscription_on_the_emulator(outcomes: dict[str, BaseException | None], name: str) -> None:
+def test_a_subscription_on_the_emulator_passes_the_contract_tests(
+    outcomes: dict[str, BaseException | None], name: str
+) -> None:
     if name not in outcomes:
         pytest.skip("the lean receiver receives sessions only")
     if (outcome := outcomes[name]) is not None:
@@ -432,7 +435,8 @@ async def test_the_lean_receiver_trusts_the_certificates_of_ssl_cert_file(
                         patch.setenv("SSL_CERT_FILE", str(folder / certificate.AUTHORITY))
                     client = open_service_bus_client(connection_string=server.connection_string)
                 async with AmqpSubscription(client, "t", "s") as subscription:
-                    # Like the SDK, the lean receiver uses port 5671 unless the connection string names an emulator. Set the port here.
+                    # The lean receiver uses port 5671, unless the connection string names an emulator. This emulator has another
+                    # port.
                     subscription.namespace = replace(subscription.namespace, port=server.port)
                     if known and name == "its":
                         assert await subscription.accept(0.1) is None
@@ -443,9 +447,9 @@ async def test_the_lean_receiver_trusts_the_certificates_of_ssl_cert_file(
 
 class LosingReceiver:
     """
-    A fake receiver of the SDK that swallows the first cancellation of a call and then returns an answer.
+    A fake receiver of the SDK. If a call of it is cancelled, it ignores the first cancellation and returns an answer.
 
-    Before Python 3.12, the SDK's receiver may do so.
+    The SDK's receiver may do so before Python 3.12. A message in such an answer would be lost.
     """
 
     session = None
@@ -492,7 +496,9 @@ class Receivers:
 
 
 async def cancelled_once(receiver: LosingReceiver, call: Coroutine[Any, Any, object]) -> bool:
-    """Start a call, cancel it while its receiver waits, and return whether the call ended as cancelled."""
+    """
+    Start a call and cancel it while its receiver waits. Return whether the caller sees that the call was cancelled.
+    """
     task = asyncio.create_task(call)
     await receiver.waits.wait()
     task.cancel()
@@ -509,7 +515,7 @@ async def cancelled_once(receiver: LosingReceiver, call: Coroutine[Any, Any, obj
     ],
     ids=["nothing", "a message", "an error"],
 )
-async def test_a_cancelled_receive_gives_back_the_message_that_the_sdk_returns(
+async def test_a_cancelled_receive_abandons_the_message_that_the_sdk_returns_late(
     answer: object, calls: list[str]
 ) -> None:
     receiver = LosingReceiver(opens=True, answer=answer)

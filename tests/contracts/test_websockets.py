@@ -31,7 +31,7 @@ from tests.support.servicebus_sdk import leaky_sockets, unlogged
 
 pytestmark = [
     pytest.mark.looptime(False),
-    pytest.mark.filterwarnings("ignore:ssl=None is deprecated"),  # the SDK's, without TLS
+    pytest.mark.filterwarnings("ignore:ssl=None is deprecated"),  # Azure's SDK causes this without TLS
 ]
 
 
@@ -50,14 +50,19 @@ async def server() -> AsyncIterator[ServiceBusServer]:
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """A TLS context of a server. Clients in this test trust only the authority that signed its certificate."""
+    """
+    Return the TLS context of a server with a new certificate. Let the test's clients trust only this certificate's authority.
+    """
     context = certificate.server_context(tmp_path)
     monkeypatch.setattr(certifi, "where", lambda: str(tmp_path / certificate.AUTHORITY))
     return context
 
 
 async def refusal_or_none(address: str) -> str | None:
-    """Send a message with the settings of a worker. Return the text of the error if the connection is refused, or None."""
+    """
+    Send a message to this connection string over WebSockets, with the settings of a consumer. Return the text of the error if the
+    connection fails, or None.
+    """
     settings = ConsumerSettings(
         cosmos_database="d",
         cosmos_container="c",
@@ -116,7 +121,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def test_connections_use_the_proxy_of_the_environment_unless_excluded(
+async def test_connections_use_the_proxy_of_the_environment_unless_no_proxy_names_the_host(
     server: ServiceBusServer, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ServiceBusServer(server.broker, tls=tls) as secure:
