@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 BUILD_SECONDS = 600
 RANGES = 8
 PROCESSOR = "outbox"
-EXPIRATION_SECONDS = 5  # for both kinds of workers; the other intervals are scaled down from .NET's defaults
+EXPIRATION_SECONDS = 5  # a lease expires sooner than by default, and all intervals are shorter in proportion
 _INTERVALS = {
     "EXPIRATION": f"{EXPIRATION_SECONDS}",
     "ACQUIRE": f"{EXPIRATION_SECONDS * 13 / 60:.3f}",
@@ -44,8 +44,9 @@ _INTERVALS = {
 }
 _WATCH_SECONDS = 0.1
 _RECEIVERS = 8
-NAME = "cosmos.example"  # a host name that both programs resolve to this machine, without a DNS
-# `Children` starts only Python programs. This one replaces itself with the .NET program, which then dies with the test, too.
+NAME = "cosmos.example"  # a host name that our workers and .NET resolve to this machine, without a DNS
+# `Children` starts only Python programs and ends them with the test. This Python program replaces itself with
+# the .NET program.
 _BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 _NAMED = f"""
@@ -83,7 +84,10 @@ def _dotnet(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulators:
-    """The running emulators, and what a fleet needs to use them: the .NET program, the child processes, and clients."""
+    """
+    The running emulators, and what a fleet of workers needs to use them: the .NET program, child processes, and
+    clients.
+    """
 
     program: Path
     children: Children
@@ -150,7 +154,7 @@ class Fleet:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables of a worker or a command of this library."""
+        """The environment variables with which a worker or a command of this library finds the emulators."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
         return clean | {
             "NO_PROXY": f"127.0.0.1,localhost,{NAME}",
@@ -177,7 +181,8 @@ class Fleet:
             "PROCESSOR": PROCESSOR,
             "SERVICEBUS": self._emulators.announced["servicebus"],
             "NO_PROXY": f"127.0.0.1,localhost,{NAME}",
-            "DOTNET_TieredPGO": "0",  # profiling would cost more than it saves, because the process runs for seconds only
+            # profiling would cost more than it saves, because the process runs for seconds only
+            "DOTNET_TieredPGO": "0",
         }
         command = ("-c", _BECOME, "dotnet", str(self._emulators.program), *arguments)
         return await self._emulators.children.start(
@@ -185,7 +190,7 @@ class Fleet:
         )
 
     async def dotnet(self, name: str, **variables: str) -> Child:
-        """Start a .NET worker."""
+        """Start a worker of the .NET program under this name, with these environment variables."""
         return await self._dotnet(name, "work", name, **variables)
 
     async def asked(self, *arguments: str, **variables: str) -> str:
@@ -213,7 +218,7 @@ class Fleet:
         await self.stop(self._writers[-1])
 
     async def write(self, commits: int, *, contacts: int = 10) -> None:
-        """Let the .NET service make at least so many commits."""
+        """Let the .NET service make at least this number of commits."""
         async with self.written(contacts=contacts, a_second=100):
             await self.until_committed(commits)
 
@@ -233,10 +238,10 @@ class Fleet:
             lambda: sum(map(len, self.committed().values())) >= wanted, lambda: f"{wanted} commits"
         )
 
-    # Workers and commands of this library
+    # The next methods run workers and commands of this library.
 
     async def ours(self, name: str, *, mistake: str | None = None, **variables: str) -> Child:
-        """Start a worker of this library. With `mistake`, start one that makes this mistake in its leases."""
+        """Start a worker of this library. With `mistake`, the worker makes this planted mistake in its leases."""
         planted = ("-m", "tests.dotnet_fleet.planted_worker", mistake)
         command = planted if mistake else ("-c", _NAMED)
         env = self.environment | {"OUTBOX_INSTANCE_NAME": name} | variables
@@ -260,7 +265,7 @@ class Fleet:
         kept = (await self.owners())[child.name.removeprefix(f"{self._name}-")]
         assert 0 == kept, f"{child.name} ended in order and kept {kept} leases"
 
-    # Conditions to wait for
+    # The following methods read the state of the fleet, or wait until it has a certain state.
 
     async def leases(self) -> list[dict[str, Any]]:
         container = self._database.get_container_client("leases")
@@ -275,7 +280,7 @@ class Fleet:
         return Counter(lease.get("Owner") for lease in await self.leases())
 
     async def shared(self, *names: str, ranges: int = RANGES) -> None:
-        """Wait until these workers own all leases, and the numbers of their leases differ by one at most."""
+        """Wait until these workers share all leases evenly: no worker owns two leases more than another."""
         seen: Counter[str | None] = Counter()
 
         async def fact() -> bool:
@@ -287,7 +292,7 @@ class Fleet:
         await self.until(fact, lambda: f"{', '.join(names)} share {ranges} leases: {dict(seen)}")
 
     async def gone(self, name: str) -> None:
-        """Wait until a worker owns no lease any more."""
+        """Wait until the worker of this name owns no lease any more."""
 
         async def fact() -> bool:
             return name not in await self.owners()
@@ -322,7 +327,7 @@ class Fleet:
                     self._emulators.children.check()
                     await asyncio.sleep(_WATCH_SECONDS)
         except TimeoutError:
-            raise AssertionError(f"not within {self.patience:g} s: {says()}") from None
+            raise AssertionError(f"The condition did not hold within {self.patience:g} s: {says()}") from None
 
     async def statistics(self) -> dict[str, int]:
         """Return the counters of the topic, such as `published` and `duplicates`."""
@@ -330,7 +335,7 @@ class Fleet:
         return dict(found["topics"][self._name])
 
     async def sent(self, events: int) -> None:
-        """Wait until the topic has accepted so many messages. Duplicates that it dropped do not count."""
+        """Wait until the topic has accepted this number of messages. Duplicates that it dropped do not count."""
         seen = 0
 
         async def fact() -> bool:
@@ -381,7 +386,8 @@ class Fleet:
         found: dict[str, list[str]] = defaultdict(list)
         for message in await self.received():
             found[str(message.session_id)].append(str(message.message_id))
-            # The sample also sets the partition key of a message. This is the only difference, so it shows who sent the message.
+            # Only the .NET sample sets the partition key of a message, so this shows which kind of worker
+            # sent the message.
             senders["ours" if message.partition_key is None else ".NET"] += 1
         assert committed == dict(found), "an event is missing, copied or out of order"
         return senders

@@ -1,7 +1,7 @@
 """
 A worker of this library that makes a mistake in the leases it writes: `python -m tests.dotnet_fleet.planted_worker MISTAKE`.
 
-It can read such leases itself. So nothing is wrong among workers with the same mistake, and only a .NET worker shows the mistake.
+Workers with the same mistake can read each other's leases, so only a test with a .NET worker can notice the mistake.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def decoded(document: Document) -> Document:
     return document if readable else document | {"ContinuationToken": base64.b64decode(token).decode()}
 
 
-# For each mistake: the function that changes a lease before it is written, and the one that changes it back when it is read.
+# For each mistake, two functions: the first makes the mistake in a lease that is written, the second corrects
+# it when it is read.
 MISTAKES = {"owner": (misspelled, spelled), "continuation": (encoded, decoded)}
 
 
@@ -49,7 +50,7 @@ async def keep(self: owned_lease.OwnedLease) -> None:
 
 
 def plant(mistake: str) -> None:
-    """Patch the library in this process so that it makes the mistake."""
+    """Patch the library in this process so that it writes leases with the mistake of this name."""
     if mistake == "elsewhere":
         client.global_host = lambda *_, **__: "elsewhere"
         return

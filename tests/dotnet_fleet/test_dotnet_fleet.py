@@ -36,16 +36,17 @@ if not os.environ.get("OUTBOX_TEST_DOTNET"):
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
-SOON = 15.0  # how many seconds a test waits for a condition that a planted mistake prevents
-COPIES = "copies"  # the topic without duplicate detection
+SOON = 15.0  # a test of a planted mistake waits so many seconds for what the mistake prevents
+COPIES = "copies"  # the name of the topic without duplicate detection
 PAGE = ROOT / "docs/how-to/migrate-from-dotnet.md"
 HOSTS = {"named-1": "localhost", "named-2": "127.0.0.1", "named-3": NAME}
 # For each planted mistake, the error that the audit has to report.
 FOUND = {
-    "owner": f"net, own share {RANGES} leases: (?!.*'own')",  # .NET sees no owner, so it takes each lease again
+    "owner": f"net, own share {RANGES} leases: (?!.*'own')",  # .NET finds no owner, and takes all leases
     "continuation": "events are on the topic",
-    "elsewhere": f"net, own share {RANGES} leases: (?=.*'net': {RANGES}).*'own'",  # both send all events
-    "kept": "ended in order and kept",  # .NET has to wait until the leases expire
+    # Our worker names its leases after another host, so .NET does not find them and creates its own leases for all ranges.
+    "elsewhere": f"net, own share {RANGES} leases: (?=.*'net': {RANGES}).*'own'",
+    "kept": "ended in order and kept",  # our worker ended and still owns its leases, so .NET has to wait
 }
 TOPICS = {name: name != COPIES for name in ("fleet", *FOUND, *HOSTS, COPIES, "service", "page")}
 
@@ -127,7 +128,8 @@ async def test_each_planted_mistake_in_the_leases_is_found(place: Emulators):
 
 async def audited(place: Emulators, mistake: str) -> str:
     """
-    Run a .NET worker and a worker of this library with a planted mistake, and kill or stop the latter. Return the error that was found.
+    Run a .NET worker beside a worker of this library that has a planted mistake. Kill or stop the worker of this library, and return
+    the error that the test then finds.
     """
     fleet = await Fleet(place, mistake).create()
     await fleet.dotnet("net")
@@ -200,7 +202,8 @@ def as_consumed(message: ServiceBusReceivedMessage) -> dict[str, Any]:
 
 
 def with_moments(fields: dict[str, Any]) -> dict[str, Any]:
-    # Compare times as datetimes, because the sample parses them and formats them again.
+    # Compare times as datetimes, because the .NET sample parses them and writes the same time as another
+    # text.
     return {
         name: datetime.fromisoformat(value) if name.endswith("At") else value
         for name, value in fields.items()
@@ -231,7 +234,7 @@ async def test_services_in_dotnet_and_python_can_share_a_container(place: Emulat
         name: renamed[name] for name in ("Type", "Ttl", "FirstName", "LastName", "City")
     }
 
-    # Python cannot overwrite a version that it has not read, either.
+    # The Python service cannot overwrite a version that it has not read.
     async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
         contact = await uow.contacts.read(moved)
         await dotnet("rename", moved, "Countess")
@@ -239,7 +242,7 @@ async def test_services_in_dotnet_and_python_can_share_a_container(place: Emulat
         with pytest.raises(PreconditionFailed):
             await uow.commit()
 
-    # A contact that one of them deleted is deleted for the other, too.
+    # The .NET service sees that the Python service deleted a contact. Then the Python service sees a deletion by the .NET service.
     async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
         (await uow.contacts.read(moved)).delete()
         await uow.commit()
@@ -272,7 +275,8 @@ async def test_the_migration_page_works_beside_a_dotnet_worker(place: Emulators,
         async def works(beside: bool) -> bool:
             return following.done() or ("ours" in await fleet.owners()) is beside
 
-        # The page starts a worker beside the .NET worker, stops it, and starts it again. Then it waits until the .NET worker is off.
+        # The commands of PAGE start our worker beside the .NET worker, stop our worker, and start it
+        # again. Then the .NET worker has to stop.
         for beside in (True, False, True):
             await fleet.until(partial(works, beside), lambda: "our worker starts, ends, and starts again")
         await fleet.stop(theirs)
