@@ -1,6 +1,6 @@
 """
-Tests of what the emulators start with: a seed for Cosmos DB, and a configuration in the format of Microsoft's Service Bus
-emulator.
+Tests of the files with which the emulators start: a seed with items for Cosmos DB, and a configuration of entities in the format of
+Microsoft's Service Bus emulator.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def microsoft(**namespace):
 
 def test_the_compose_stack_s_configuration_works_on_this_emulator():
     """
-    The configuration of the compose stack gives the same topic and subscription as on Microsoft's emulator.
+    The Docker Compose stack of this repository runs Microsoft's emulator with this configuration file. On our
+    emulator, it gives the same topic and subscription.
     """
     broker = broker_of(json.loads(COMPOSE.read_text()))
     events = broker.topic("events")
@@ -116,8 +117,8 @@ def test_the_compose_stack_s_configuration_works_on_this_emulator():
     )
 
 
-def test_a_queue_in_microsoft_s_format_has_its_properties():
-    """A queue in Microsoft's format detects duplicates only if `RequiresDuplicateDetection` is true."""
+def test_a_queue_gets_the_properties_that_microsoft_s_format_gives_it():
+    """For example, the queue detects duplicates only if `RequiresDuplicateDetection` is true."""
     window = {"DuplicateDetectionHistoryTimeWindow": "PT20S"}
     queues = [
         {"Name": "a", "Properties": {**window, "RequiresDuplicateDetection": True, "MaxDeliveryCount": 3}},
@@ -139,8 +140,8 @@ def subscription_with(*rules):
     return microsoft(Topics=[{"Name": "t", "Subscriptions": [subscription]}])
 
 
-def test_given_rules_replace_the_default_rule():
-    label = b"\x00\x53\x73\xc0\x07\x04\x40\x40\x40\xa1\x01x"  # properties whose subject is "x"
+def test_the_rules_of_a_configured_subscription_replace_the_default_rule():
+    label = b"\x00\x53\x73\xc0\x07\x04\x40\x40\x40\xa1\x01x"  # a message with the subject "x"
     correlation = {"FilterType": "Correlation", "CorrelationFilter": {"Label": "x", "Properties": {}}}
     sql = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=0"}}
     subscription = broker_of(subscription_with(correlation, sql)).topic("t").subscriptions["s"]
@@ -178,13 +179,13 @@ def test_given_rules_replace_the_default_rule():
         (subscription_with({"CorrelationFilter": {"Subject": "x"}}), "CorrelationFilter.Subject: "),
     ],
 )
-def test_a_mistake_in_microsoft_s_format_is_reported_with_its_path(config, path: str):
+def test_a_mistake_in_microsoft_s_configuration_format_is_reported_with_its_path(config, path: str):
     with pytest.raises(ValueError, match=re.escape(path)):
         broker_of(config)
 
 
 @pytest.mark.parametrize("option", ["--seed", "--config"])
-def test_the_command_reports_a_wrong_file_in_one_line(
+def test_the_command_of_the_emulators_reports_a_wrong_file_in_one_line(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "file.json"

@@ -1,4 +1,6 @@
-"""Tests of `--data`: after the emulators were killed, everything that a client was told is still there."""
+"""
+Tests of the emulators' option `--data`: everything that they confirmed to a client survives a kill of their process.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ ENTITIES = {
 @asynccontextmanager
 async def emulators(folder: Path, *, killed: bool):
     """
-    Run the emulators on a data folder, and yield clients of both services. The process ends by SIGKILL or by SIGINT.
+    Run the emulators on a data folder, and yield clients of both services. Afterwards, end the process with SIGKILL, or with SIGINT
+    if `killed` is false.
     """
     config = folder.parent / "config.json"
     config.write_text(json.dumps(ENTITIES))
@@ -143,7 +146,9 @@ async def test_service_bus_entities_are_saved_before_an_answer_over_http():
 
 
 async def drained(container, **options):
-    """Read a change feed to its end; return the changes and the continuation."""
+    """
+    Read a change feed to its end. Return the changes and the continuation, from which a later read goes on.
+    """
     headers = []
     feed = container.query_items_change_feed(response_hook=lambda each, _: headers.append(each), **options)
     return [item async for item in feed], headers[-1]["etag"]
@@ -162,7 +167,7 @@ def publish(broker, topic, *messages):
 
 def settle(broker, path, *outcomes):
     """
-    Receive as many messages as there are outcomes, and settle each. A message whose outcome is None stays locked.
+    Receive one message for each of the outcomes, and settle it with this outcome. A message with the outcome None stays locked.
     """
     queue, receiver = broker.queue(path), Recorder(credit=len(outcomes))
     session = queue.sessions.accept(receiver, "s") if queue.sessions else None
@@ -178,7 +183,9 @@ def held(queue):
 
 
 def test_a_killed_broker_keeps_messages_session_state_and_message_ids(tmp_path: Path):
-    """The test copies the data folder while the broker runs, which is the state after a kill."""
+    """
+    The test copies the data folder while the broker runs. The copy has the state that a kill would leave.
+    """
     first, clock = broker(ENTITIES)
     with open_data_folder(tmp_path / "data", Account(), first) as save:
         odd = message(
@@ -237,7 +244,7 @@ def test_a_killed_broker_keeps_messages_session_state_and_message_ids(tmp_path: 
 def test_a_data_folder_in_use_or_of_another_format_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The command refuses the data folder with one line and exit code 2."""
+    """The command prints one line and ends with exit code 2."""
     with open_data_folder(tmp_path, Account(), Broker.default()):
         assert 2 == main(["--data", str(tmp_path)])
     assert "Do other emulators use it?" in capsys.readouterr().err

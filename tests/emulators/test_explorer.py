@@ -1,5 +1,5 @@
 """
-Tests of the explorer of the emulators: what its pages show of both services, and that showing it changes nothing.
+Tests of the explorer, the web pages of the emulators: which items and messages they show, and that looking at them changes nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ ENTITIES = {
 @asynccontextmanager
 async def explored(seed=None) -> AsyncIterator[tuple[CosmosServer, object, object]]:
     """
-    Run both emulators with a control server.
+    Run both emulators with the control server, which serves the explorer.
 
-    Yield the Cosmos DB server, the broker, and a function that fetches a page and returns status, headers and text. Its
-    `url` is the address of the pages.
+    Yield the Cosmos DB server, the broker, and a function that fetches a page and returns its status, headers and text. The
+    function's attribute `url` is the address of the explorer.
     """
     clock = AdjustableClock()
     engine, _ = broker(ENTITIES)
@@ -57,7 +57,7 @@ async def explored(seed=None) -> AsyncIterator[tuple[CosmosServer, object, objec
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Return the cells of all tables of a page as text."""
+    """Return the text of the cells of each table row of a page."""
     lines = re.findall(r"<tr>(<td.*?)</tr>", text, re.DOTALL)
     plain = [re.findall(r"<td[^>]*>(.*?)</td>", line, re.DOTALL) for line in lines]
     return [[unescape(re.sub(r"<[^>]*>", "", cell)) for cell in cells] for cells in plain]
@@ -74,7 +74,7 @@ def seed_of(*items, key="/pk"):
     }
 
 
-async def test_the_first_page_lists_all_containers_entities_and_faults():
+async def test_the_first_page_of_the_explorer_lists_containers_entities_and_faults():
     async with explored(seed_of({"id": "1", "pk": "a"})) as (cosmos, engine, page):
         cosmos.faults.add({"operation": "batch", "status": 429, "count": 3})
         engine.faults.add({"action": "server-busy"})
@@ -88,7 +88,7 @@ async def test_the_first_page_lists_all_containers_entities_and_faults():
         assert any("server-busy" in row[0] for row in found)
 
 
-async def test_the_items_of_a_container_are_paged_and_filtered_by_key():
+async def test_the_explorer_pages_the_items_of_a_container_and_filters_them_by_key():
     items = [{"id": f"i{n:03}", "pk": f"k{n % 2}"} for n in range(120)]
     typed = [{"id": "number", "pk": 5}, {"id": "text", "pk": "5"}, {"id": "none"}]
     async with explored(seed_of(*items, *typed)) as (_, _, page):
@@ -106,7 +106,7 @@ async def test_the_items_of_a_container_are_paged_and_filtered_by_key():
             assert min(names, 50) == len(rows_of(text)[2:]), key
 
 
-async def test_items_are_filtered_by_a_hierarchical_key_as_a_json_array():
+async def test_the_explorer_takes_a_hierarchical_key_as_a_json_array():
     async with explored(seed_of({"id": "1", "a": "x", "b": 1}, key=["/a", "/b"])) as (_, _, page):
         where = {"database": "shop", "container": "orders"}
         for key, count in (('["x", 1]', 1), ('["x", 2]', 0), ("x", 0)):
@@ -115,8 +115,8 @@ async def test_items_are_filtered_by_a_hierarchical_key_as_a_json_array():
         assert "x, 1" in rows_of((await page("/explorer/container", **where))[2])[2]
 
 
-async def test_showing_the_messages_of_a_queue_locks_none():
-    """The explorer shows messages, sessions, locks and dead letters without locking a message."""
+async def test_the_explorer_shows_the_messages_of_a_queue_without_locking_them():
+    """The test looks at messages, sessions, locks and dead letters."""
     async with explored() as (_, engine, page):
         queue = engine.queue("q")
         engine.topic("q").publish([message(name, body=f"body {name}".encode()) for name in "abc"])
@@ -139,9 +139,9 @@ async def test_showing_the_messages_of_a_queue_locks_none():
         assert ("until", "half way") == (session[2][:5], session[3][-8:])
 
 
-async def test_stored_text_is_escaped_on_every_page():
+async def test_every_page_of_the_explorer_escapes_stored_text():
     """
-    Names and bodies that look like HTML stay text. The only script is the explorer's own, on its first page.
+    Names and bodies that look like HTML have no effect. The only script is the explorer's own, on its first page.
     """
     item = {"id": EVIL.replace("/", "|"), "pk": EVIL, "value": EVIL}
     async with explored(seed_of(item)) as (cosmos, engine, page):
@@ -166,8 +166,8 @@ async def test_stored_text_is_escaped_on_every_page():
             assert "default-src 'none'" in headers["content-security-policy"]
 
 
-async def test_the_first_page_renews_itself_in_a_browser(tmp_path: Path):
-    """The first page of the explorer renews itself, and says so when the emulators no longer answer."""
+async def test_the_first_page_of_the_explorer_renews_itself_in_a_browser(tmp_path: Path):
+    """If the emulators no longer answer, the page says so."""
     with started_chromium(tmp_path) as session:
         async with aiohttp.ClientSession() as http, explored(seed_of()) as (cosmos, engine, page):
             browser = Browser(http, session)
@@ -201,6 +201,6 @@ async def test_the_first_page_renews_itself_in_a_browser(tmp_path: Path):
         ("/explorer/container?database=shop&container=orders&key=" + "[" * 2000, 200),
     ],
 )
-async def test_an_unknown_address_is_answered_with_an_error_status(path: str, status: int):
+async def test_the_explorer_answers_an_odd_address_with_a_fitting_status(path: str, status: int):
     async with explored(seed_of()) as (_, _, page):
         assert status == (await page(path))[0]

@@ -1,7 +1,6 @@
 """
-Fuzz tests with arbitrary HTTP requests to both emulators and the control port.
-
-Each request is answered, a refused one changes nothing, and none raises an unforeseen error.
+Fuzz tests with arbitrary HTTP requests to both emulators and their control port. The server answers each
+request, a refused request changes nothing, and no request raises an unforeseen error.
 """
 
 from __future__ import annotations
@@ -25,12 +24,15 @@ from tests.support.effort import examples
 
 pytestmark = pytest.mark.looptime(False)
 
-# Requests that once raised an unforeseen error, and one request for each refusal.
+# Recorded requests: each one that once raised an unforeseen error, and one for each kind of refusal.
 CORPUS = Path(__file__).parent / "cosmos/corpus"
 
 
 def picture(driver: Driver):
-    """Return the etag and the LSNs of each container of an account, which change with each write."""
+    """
+    Return the etag and the LSNs of each container. They change with each write, so equal pictures mean that
+    no request wrote anything.
+    """
     return {
         container.path: (container.properties["_etag"], [part.lsn for part in container.partitions])
         for database in driver.account.databases.values()
@@ -38,8 +40,8 @@ def picture(driver: Driver):
     } | dict.fromkeys(driver.account.databases)
 
 
-def test_each_request_of_the_corpus_gets_its_recorded_status():
-    """Each recorded request is refused with the same status as ever, and changes nothing."""
+def test_the_cosmos_db_emulator_refuses_each_recorded_request_with_its_status():
+    """The requests are refused and change nothing."""
     driver = Driver()
     driver.upsert("k", "i")
     before, kept = picture(driver), json.loads((CORPUS / "requests.json").read_text())
@@ -50,8 +52,8 @@ def test_each_request_of_the_corpus_gets_its_recorded_status():
     assert before == picture(driver)
 
 
-def test_each_byte_stream_of_the_corpus_is_answered_or_cut_off():
-    """Each recorded byte stream is answered or cut off, and leaves no task running."""
+def test_the_emulators_answer_or_cut_off_each_recorded_byte_stream():
+    """The test also checks that no task of the emulators still runs for a connection that is over."""
     for data in json.loads((CORPUS / "streams.json").read_text()):
         asyncio.run(_talk(bytes.fromhex(data)))
 
@@ -65,7 +67,7 @@ def test_each_byte_stream_of_the_corpus_is_answered_or_cut_off():
         ("GET", DOCUMENTS, {"x-ms-activity-id": "1\r\nx: y"}),
     ],
 )
-def test_the_reply_to_any_request_can_be_encoded(method, path, headers):
+def test_the_cosmos_db_emulator_can_encode_its_reply_to_any_request(method, path, headers):
     reply = Driver().send(method, path, **headers)
     assert 200 <= reply.status < 500
     assert json.loads(reply.body)
@@ -102,8 +104,8 @@ PIECES = st.binary(max_size=20) | st.sampled_from(
     b"GET /$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nHost: x\r\n\r\n"
 )
 @given(st.lists(PIECES, max_size=8).map(b"".join))
-def test_any_bytes_on_any_port_are_answered_or_cut_off(data):
-    """The servers answer or cut off any bytes, and keep no task for them."""
+def test_the_emulators_answer_or_cut_off_any_bytes_on_any_port(data):
+    """After the answer, no task of the emulators still handles these bytes."""
     asyncio.run(_talk(data))
 
 
@@ -127,7 +129,7 @@ async def _talk(data: bytes) -> None:
                 writer.write(data)
                 writer.write_eof()
                 async with asyncio.timeout(30):
-                    await reader.read(1)  # an answer, or the end
+                    await reader.read(1)  # the first byte of an answer, or the end of the connection
                 writer.close()
             async with asyncio.timeout(30):
                 while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110  # the servers have no event for it

@@ -1,5 +1,6 @@
 """
-Tests of the test kit on the emulators: the same messages arrive as in memory, and they look like messages of the SDK.
+Tests of the test kit (`cosmos_outbox_testing`) on the emulators. The same messages arrive as with the kit in memory, and they look like
+messages of Azure's SDK.
 """
 
 from __future__ import annotations
@@ -34,12 +35,10 @@ def emulators(running):
         yield emulators
 
 
-async def test_the_same_messages_arrive_on_the_emulators_as_in_memory(
+async def test_the_kit_delivers_the_same_messages_on_the_emulators_as_in_memory(
     emulators: OutboxEmulators, caplog: pytest.LogCaptureFixture
 ):
-    """
-    The kit delivers the same messages on the emulators as in memory, although answers of the services are lost.
-    """
+    """The messages are the same although answers of Cosmos DB and Service Bus are lost."""
     harness = OutboxHarness()
     with fixed(now=NOON, ids=Clock().new_id):
         await place(harness.outbox, "o1")
@@ -72,7 +71,9 @@ async def test_an_event_for_later_arrives_when_the_emulators_clock_is_moved(
 
 
 async def check_that_a_message_looks_like_the_sdk_s(emulators: OutboxEmulators, sent) -> None:
-    """Compare a message of the kit with one of the SDK, attribute by attribute."""
+    """
+    Compare a message that the kit made with the received message of Azure's SDK, attribute by attribute.
+    """
     async with (
         open_service_bus_client(connection_string=emulators.servicebus.connection_string) as bus,
         bus.get_subscription_receiver(emulators.topic, emulators.subscription, session_id="o1") as receiver,
@@ -111,7 +112,7 @@ async def test_relay_all_fails_with_the_reason_for_a_refused_message(
     assert [] == await emulators.relay_all()
 
 
-async def test_a_fault_can_be_planted_in_another_container(emulators: OutboxEmulators):
+async def test_the_kit_can_plant_a_fault_in_another_container(emulators: OutboxEmulators):
     emulators.cosmos.create_container(emulators.database, "invoices", default_ttl=-1)
     emulators.fail("commit", "lost_answer", container="invoices")
     emulators.fail("read", "throttled")
@@ -121,7 +122,7 @@ async def test_a_fault_can_be_planted_in_another_container(emulators: OutboxEmul
         emulators.require_struck()
 
 
-async def test_require_struck_names_each_fault_that_never_struck(emulators: OutboxEmulators):
+async def test_the_kit_names_each_fault_that_struck_no_request(emulators: OutboxEmulators):
     emulators.fail("lease", "conflict")
     emulators.fail("commit", "unavailable", times=2)
     emulators.fail("send", "too_large", skip=1)
@@ -136,7 +137,7 @@ async def test_require_struck_names_each_fault_that_never_struck(emulators: Outb
 
 def test_the_kit_s_environment_holds_valid_settings_for_a_worker(emulators: OutboxEmulators):
     """
-    A worker process that a test starts with `emulators.environ` shares the leases with the kit's own relay.
+    So a test can start a worker process with `emulators.environ`. The process shares the leases with the kit's own relay.
     """
     fields = Settings.model_fields
     assert PROCESSOR == fields["processor_name"].default

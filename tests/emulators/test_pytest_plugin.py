@@ -1,5 +1,6 @@
 """
-Tests of the pytest fixtures of the emulators' distribution, which are found through its entry point as on a user's machine.
+Tests of the pytest fixtures of the package `cosmos-outbox-emulators`. Pytest finds them through the package's entry point, as on a user's
+machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 def test_a_blocking_test_can_use_the_cosmos_db_fixture(cosmos_emulator):
-    """A blocking test can create containers, split ranges, move the clock and plant faults."""
+    """With the fixture, a test can create containers, split ranges, move the clock and plant faults."""
     cosmos_emulator.create_container("shop", "orders", default_ttl=-1, ranges=2)
     cosmos_emulator.create_container("shop", "leases")
     with CosmosClient.from_connection_string(cosmos_emulator.connection_string, retry_total=0) as client:
@@ -63,7 +64,7 @@ async def test_a_test_can_use_the_service_bus_fixture(servicebus_emulator):
         client.get_topic_sender("orders") as sender,
     ):
         servicebus_emulator.add_fault({"action": "server-busy"})
-        await sender.send_messages(ServiceBusMessage("one"))  # the SDK tries again
+        await sender.send_messages(ServiceBusMessage("one"))  # refused once, and the SDK repeats it
         servicebus_emulator.clear_faults()
         await sender.send_messages(ServiceBusMessage("two"))
     servicebus_emulator.drop_connections()
@@ -91,7 +92,7 @@ def test_each_fixture_can_switch_on_a_deviation(cosmos_emulator, servicebus_emul
         servicebus_emulator.deviate("none")
 
 
-def test_a_wrong_argument_of_a_fixture_raises_an_error_in_the_test(cosmos_emulator, servicebus_emulator):
+def test_a_test_gets_an_error_for_a_wrong_argument_of_a_fixture(cosmos_emulator, servicebus_emulator):
     with pytest.raises(ValueError, match="unknown field 'operations'"):
         cosmos_emulator.add_fault({"operations": "batch"})
     with pytest.raises(ValueError, match="lock_s"):

@@ -1,5 +1,5 @@
 """
-Tests of TLS: the unmodified SDKs connect with verification on, and trust only the emulators' own certificate authority.
+Tests of TLS: the unmodified Azure SDKs verify the emulators' certificate, and trust only the emulators' own certificate authority.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_the_service_bus_sdk_connects_over_tls(folder: Path):
     with servicebus_in_thread(tls=folder) as emulator:
-        # The Service Bus SDK takes a port other than 5671 only from `custom_endpoint_address`. It then uses WebSockets unless
-        # `transport_type` says otherwise.
+        # Only with `custom_endpoint_address` does the Service Bus SDK use a port other than 5671. Its default is WebSockets in this
+        # case, so the test sets `transport_type`.
         address = emulator.connection_string.split(";")[0].removeprefix("Endpoint=")
         async with (
             ServiceBusClient.from_connection_string(
@@ -88,7 +88,9 @@ def test_a_certificate_is_reused_until_it_expires(folder: Path, monkeypatch: pyt
     assert first != [file.read_bytes() for file in files]
 
 
-def test_the_error_names_the_extra_that_tls_needs(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_tls_package_the_error_names_the_extra_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(UsageError, match=r"pip install 'cosmos-outbox-emulators\[tls\]'"):
         server_context(folder)
@@ -112,7 +114,7 @@ def test_the_emulators_announce_and_serve_their_certificate():
 
 
 def test_the_administration_client_finds_http_management_over_tls(tmp_path: Path):
-    """A key with the rights to send and listen gets 401 from HTTP management."""
+    """The client gets 401 if its key has only the rights to send and to listen."""
     keys = {"Root": "one", "NoManage": {"value": "two", "rights": ["Send", "Listen"]}}
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"sas_keys": keys, "queues": [{"name": "q"}]}))
@@ -126,7 +128,7 @@ def test_the_administration_client_finds_http_management_over_tls(tmp_path: Path
         try:
             for given, expected in (("servicebus", ["q"]), ("NoManage", 401)):
                 text = announced.get(given) or announced["servicebus_keys"][given]
-                # The SDK looks for management on port 443, as on Azure. A test may not listen there, so it puts its own port
+                # The SDK expects HTTP management on port 443, as on Azure. The test may not open this port, so it puts another port
                 # into the connection string.
                 elsewhere = text.replace(announced["servicebus"].split(";")[0].rpartition(":")[2], str(port))
                 with ServiceBusAdministrationClient.from_connection_string(
@@ -147,8 +149,8 @@ def listed(client: ServiceBusAdministrationClient) -> list[str] | int | None:
 def test_a_client_that_connects_while_an_emulator_stops_leaves_no_task(
     folder: Path, caplog: pytest.LogCaptureFixture
 ):
-    # How many turns the emulator's event loop takes before it stops. After few turns it has not accepted the client yet;
-    # after more it waits for the TLS handshake.
+    # How many times the emulator's event loop runs its callbacks before the emulator stops. At 0, the emulator has not accepted
+    # the client yet. At 1 or 5, it waits for the TLS handshake.
     for turns in (0, 0, 0, 1, 5):
         with cosmos_in_thread(tls=folder) as cosmos:
             address = urlsplit(cosmos.connection_string.split("=")[1].removesuffix(";AccountKey"))
