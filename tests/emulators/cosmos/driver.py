@@ -33,7 +33,8 @@ class ManualClock:
 
 class Driver:
     """
-    An emulated account with database "d" and container "c", whose partition key is `/pk` and whose TTL is on.
+    An emulated account with database "d" and container "c". The partition key of the container is `/pk`, and items may have a
+    TTL.
     """
 
     def __init__(self, *, partitions: int = 1, default_ttl: int | None = -1) -> None:
@@ -76,9 +77,7 @@ class Driver:
         return self.item("POST", key, None, operations, x_ms_cosmos_is_batch_request="True", **headers)
 
     def query(self, text: str, parameters: dict[str, Any] | None = None, **headers: str) -> Reply:
-        """
-        Send a query to the key or range that a header names; else to the only range, or to all ranges if there are several.
-        """
+        """Send a query to the key or range that a header names. Without such a header, send it to all ranges of the container."""
         body = {"query": text, "parameters": [{"name": n, "value": v} for n, v in (parameters or {}).items()]}
         if not any(name.startswith("x_ms_documentdb_partitionkey") for name in headers):
             (first, *others) = self.container.partitions

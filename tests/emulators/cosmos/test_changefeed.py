@@ -26,8 +26,8 @@ class FeedMachine(RuleBasedStateMachine):
         self.version = 0
         self.newest: dict[tuple[str, str], int] = {}
         self.seen: dict[tuple[str, str], int] = {}
-        # A lease is the range of keys that it covers, the id of the partition that holds this range, and the continuation of
-        # its reader.
+        # Each lease is a tuple: the lowest and the highest key of its range, the id of the partition that holds the range, and the
+        # continuation of its reader.
         self.leases = [(p.low, p.high, p.range_id, None) for p in self.driver.container.partitions]
 
     @rule(
@@ -79,7 +79,10 @@ class FeedMachine(RuleBasedStateMachine):
                 index += 1
 
     def _read(self, index, limit):
-        """Read one page of one lease. Return False if there was nothing new; a gone range counts as new."""
+        """
+        Read one page of one lease. Return False if nothing changed since the last read. A range that was split or merged counts
+        as a change.
+        """
         low, high, range_id, continuation = self.leases[index]
         epks = {
             "x_ms_start_epk": low,
@@ -134,7 +137,7 @@ def test_expired_items_are_removed_from_the_feed_and_from_memory():
     assert 201 == driver.upsert("k", "event0").status
 
 
-def test_a_default_ttl_that_is_set_later_expires_items_without_their_own():
+def test_a_default_ttl_that_is_set_later_expires_items_without_a_ttl():
     driver = Driver(default_ttl=None)
     driver.upsert("k", "plain")
     driver.upsert("k", "own", ttl=5)
@@ -147,7 +150,7 @@ def test_a_default_ttl_that_is_set_later_expires_items_without_their_own():
 
 
 @pytest.mark.parametrize("ttl", [-1, 100_000])
-def test_rewriting_an_item_does_not_grow_the_log(ttl):
+def test_rewriting_an_item_does_not_grow_the_log_of_changes(ttl):
     """The log of changes and the queue of expiries stay short, however often an item is written."""
     driver = Driver()
     for n in range(5000):
@@ -159,7 +162,7 @@ def test_rewriting_an_item_does_not_grow_the_log(ttl):
     assert 4999 == item["n"]
 
 
-def test_deleting_items_does_not_grow_the_log():
+def test_deleting_items_does_not_grow_the_log_of_changes():
     driver = Driver()
     for n in range(5000):
         driver.upsert("k", str(n))
@@ -169,8 +172,8 @@ def test_deleting_items_does_not_grow_the_log():
     assert [] == driver.rows("SELECT * FROM c")
 
 
-def test_a_split_range_first_answers_1007_then_1002():
-    """Status 410 with substatus 1007 says that the split is under way, and 1002 that the range is gone."""
+def test_requests_for_a_split_range_get_410_1007_and_later_410_1002():
+    """The sub-status 1007 of a 410 says that the split is under way, and 1002 says that the range is gone."""
     driver = Driver()
     driver.container.split("0", completing=2)
     assert [(410, 1007), (410, 1007), (410, 1002)] == [substatus(driver.changes("0")) for _ in range(3)]
@@ -187,7 +190,7 @@ def test_a_range_lists_all_of_its_ancestors_as_parents():
     ]
 
 
-def test_the_list_of_ranges_is_304_not_modified_until_a_split():
+def test_the_list_of_ranges_is_answered_with_304_until_a_split():
     driver = Driver()
     etag = driver.send("GET", "/dbs/d/colls/c/pkranges").headers["etag"]
     assert 304 == driver.send("GET", "/dbs/d/colls/c/pkranges", if_none_match=etag).status
@@ -203,7 +206,7 @@ def test_a_page_of_the_change_feed_ends_at_four_megabytes():
     assert ["0", "1", "2"] == [item["id"] for item in json.loads(page.body)["Documents"]]
 
 
-def test_a_new_ttl_replaces_the_old_one():
+def test_a_new_ttl_of_an_item_replaces_its_old_ttl():
     driver = Driver()
     driver.upsert("k", "lease", ttl=10)
     driver.upsert("k", "lease", ttl=100)
@@ -228,7 +231,7 @@ def test_items_of_a_batch_appear_in_the_order_of_their_last_write():
     assert ["b", "a"] == [item["id"] for item in documents(driver.changes("0"))]
 
 
-def test_an_item_read_from_the_feed_can_be_written_back():
+def test_an_item_read_from_the_change_feed_can_be_written_back():
     driver = Driver()
     driver.upsert("k", "a")
     (item,) = documents(driver.changes("0"))
@@ -238,7 +241,7 @@ def test_an_item_read_from_the_feed_can_be_written_back():
     assert (1, item["_lsn"] + 1) == (page.body.count(b'"_lsn"'), documents(page)[0]["_lsn"])
 
 
-def test_a_feed_request_that_addresses_several_ranges_is_refused():
+def test_a_change_feed_request_for_several_ranges_is_refused():
     driver = Driver(partitions=2)
     assert 400 == driver.send("GET", "/dbs/d/colls/c/docs", a_im="Incremental Feed").status
     low = driver.container.partitions[0]
@@ -246,12 +249,12 @@ def test_a_feed_request_that_addresses_several_ranges_is_refused():
     assert 304 == driver.send("GET", "/dbs/d/colls/c/docs", a_im="Incremental Feed", **window).status
 
 
-def test_a_feed_from_a_start_time_has_only_later_changes():
+def test_a_change_feed_with_a_start_time_has_only_later_changes():
     driver = Driver()
     driver.upsert("k", "old")
     driver.clock.now += 10
     driver.upsert("k", "new")
-    since = "Fri, 15 Jan 2027 08:00:05 GMT"  # 5 s after the clock's start
+    since = "Fri, 15 Jan 2027 08:00:05 GMT"  # five seconds after the test's clock started
     page = driver.changes("0", if_modified_since=since)
     assert ["new"] == [item["id"] for item in documents(page)]
     with_continuation = driver.changes("0", '"0"', if_modified_since=since)

@@ -43,7 +43,7 @@ async def start(*arguments):
 
 async def run(*arguments):
     """
-    Run a command in a thread of this process; return its exit code, stdout and stderr.
+    Run a command in a thread of this process. Return its exit code, stdout and stderr.
 
     Starting a process for each command would take most of the time of these tests.
     """
@@ -53,7 +53,7 @@ async def run(*arguments):
         with redirect_stdout(out), redirect_stderr(err):
             try:
                 return main(arguments)
-            except SystemExit as ended:  # of a mistake in the arguments
+            except SystemExit as ended:  # argparse exits after a wrong argument
                 return ended.code
 
     status = await asyncio.to_thread(command)
@@ -113,12 +113,12 @@ async def test_a_wrong_argument_gives_one_line_and_exit_code_2(arguments, named)
     assert named in error
 
 
-async def test_split_finds_the_container_if_only_one_change_feed_was_read(monkeypatch):
+async def test_the_command_split_finds_the_container_if_clients_read_only_one_change_feed(monkeypatch):
     async with controlled() as (cosmos, url, _):
         monkeypatch.setenv("EMULATORS_CONTROL", url)
         cosmos.account.create_container("d", {"id": "leases", "partitionKey": {"paths": ["/id"]}})
         status, _, error = await run("split", "--range", "0")
-        assert (2, True) == (status, error.endswith("feeds: none"))
+        assert (2, True) == (status, error.endswith("clients read: none)"))
         async with CosmosClient.from_connection_string(cosmos.connection_string) as client:
             containers = [
                 client.get_database_client("d").get_container_client(name) for name in ("c", "leases")
@@ -127,7 +127,7 @@ async def test_split_finds_the_container_if_only_one_change_feed_was_read(monkey
             assert (0, '{"children": ["1", "2"]}', "") == await run("split", "--range", "0")
             assert [] == [change async for change in containers[1].query_items_change_feed()]
             status, _, error = await run("split", "--range", "1")
-            assert (2, True) == (status, error.endswith("feeds: dbs/d/colls/c, dbs/d/colls/leases"))
+            assert (2, True) == (status, error.endswith("clients read: dbs/d/colls/c, dbs/d/colls/leases)"))
 
 
 async def test_two_pairs_of_emulators_have_different_control_addresses():
@@ -182,7 +182,7 @@ async def test_the_option_deviate_applies_to_the_service_that_has_the_deviation(
     assert (name == "creations-overwrite", name == "large-messages") == (overwritten, accepted)
 
 
-async def test_a_taken_port_gives_one_line_and_exit_code_2():
+async def test_a_port_in_use_gives_one_line_and_exit_code_2():
     async with CosmosServer() as server:
         process = await start("--cosmos-port", str(server.port))
         out, error = await process.communicate()
@@ -195,8 +195,8 @@ async def controlled() -> AsyncIterator[tuple[CosmosServer, str, Callable[..., A
     """
     Run both emulators under a control server.
 
-    Yield the Cosmos DB server, the address of the control server, and a function that sends it a request and returns status
-    and JSON.
+    Yield the Cosmos DB server, the address of the control server, and a function that sends a request to the control server and
+    returns status and JSON.
     """
     clock = AdjustableClock()
     broker = Broker.default()

@@ -1,5 +1,6 @@
 """
-Tests of queries over several partition keys: which of them the gateway serves, and which plan a client gets for the others.
+Tests of queries over several partition keys: which queries the gateway answers, and which plan a client gets for the other
+queries.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def posted(driver: Driver, text: str, **headers: str):
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_query_of_several_keys_needs_the_header_that_enables_it(partitions):
+def test_a_query_over_several_keys_needs_the_header_that_enables_it(partitions):
     driver = Driver(partitions=partitions)
     driver.upsert("k", "a")
 
@@ -114,8 +115,8 @@ def test_an_aggregate_inside_another_expression_is_refused():
         ("ASC", [], None, False, "abc"),
     ],
 )
-def test_an_ordered_query_is_resumed_by_its_resume_filter(order, value, rid, exclude, expected):
-    """The SDK for .NET sends this filter instead of a condition in the text of the query."""
+def test_a_resume_filter_continues_a_query_with_order_by(order, value, rid, exclude, expected):
+    """The SDK for .NET resumes a query by the field `resumeFilter`, and not by a condition in the text of the query."""
     driver = Driver()
     rids = {
         key: json.loads(driver.upsert("k", key, n=n).body)["_rid"]
@@ -146,7 +147,7 @@ def test_in_descending_order_the_newest_of_equal_values_comes_first():
     assert "dcba" == found
 
 
-def test_a_plan_with_a_feature_that_the_client_lacks_is_refused():
+def test_a_query_is_refused_if_the_client_lacks_a_feature_of_its_plan():
     asked = posted(
         Driver(),
         MERGED[0],
@@ -156,7 +157,7 @@ def test_a_plan_with_a_feature_that_the_client_lacks_is_refused():
     assert (400, 0) == substatus(asked)
 
 
-def test_the_plan_of_a_query_of_one_key_names_only_its_range():
+def test_the_plan_of_a_query_for_one_key_names_only_its_range():
     driver = Driver(partitions=2)
     text = "SELECT * FROM c WHERE c.pk = 'k' ORDER BY c.n"
     plan = posted(
@@ -169,7 +170,7 @@ def test_the_plan_of_a_query_of_one_key_names_only_its_range():
     assert (only["min"], True) == (only["max"], only["isMaxInclusive"])
 
 
-def test_rows_come_by_range_and_then_in_the_order_of_creation():
+def test_query_rows_come_by_range_and_in_each_range_by_age():
     driver = Driver(partitions=3)
     for number in range(30):
         driver.upsert(f"k{number}", str(number))
@@ -204,7 +205,7 @@ def test_rows_come_by_range_and_then_in_the_order_of_creation():
         ("SELECT * FROM c WHERE c.pk = 'k' ORDER BY c.id", [2, 2]),
     ],
 )
-def test_a_full_last_page_is_followed_by_an_empty_one_unless_ordered(query, sizes):
+def test_only_a_query_with_order_by_has_no_empty_page_at_its_end(query, sizes):
     driver = Driver()
     for number in range(4):
         driver.upsert("k", str(number))
@@ -225,7 +226,7 @@ def test_the_client_merges_an_aggregate_even_if_the_filter_names_one_key():
     assert (400, 1004) == substatus(reply)
 
 
-def test_a_filter_by_type_finds_the_rows_after_which_an_order_is_resumed():
+def test_a_query_can_filter_rows_by_the_type_of_a_property():
     driver = Driver()
     for number, value in enumerate((None, False, True, 1, "a")):
         driver.upsert("k", str(number), n=value)

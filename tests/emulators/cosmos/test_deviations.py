@@ -21,11 +21,11 @@ from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.emulators.cosmos.driver import Driver, documents, put, substatus
 
-NUMBERS = {"Create": 0, "Replace": 5}  # of operations, in the rows of the SDK for .NET
+NUMBERS = {"Create": 0, "Replace": 5}  # how the SDK for .NET numbers operations in its binary rows
 
 
 class Deviated(Driver):
-    """A driver whose requests go through the server, so that its deviation applies."""
+    """A driver whose requests go through the server, because deviations take effect only there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,8 @@ def in_rows(of: Deviated, *operations: dict[str, Any]) -> list[hybrid_row.Row]:
 
 def of_dotnet(of: Deviated) -> object:
     """
-    Say what a .NET client gets for a batch that fails, for the batch's first item, and for a batch that is written.
+    Return what a .NET client sees: the results of a batch that fails, the status of a read of the item that this batch would have
+    created, and whether the result of a successful batch has a request charge.
     """
     failed = {**put("Replace", "none"), "id": "c", "ifMatch": '"old"'}
     of.upsert("k", "c")
@@ -188,12 +189,12 @@ def plain(of: Deviated) -> object:
         ("clock-ahead", lambda of: of.account.clock() - of.clock(), 0.0, 3600.0),
     ],
 )
-def test_a_deviation_changes_its_answer_until_it_is_switched_off(
+def test_a_deviation_changes_an_answer_of_the_emulator_until_switched_off(
     name: str, ask: Callable[[Deviated], object], true: object, false: object
 ):
     assert true == ask(Deviated())
     of = Deviated()
-    of.deviating.switch("throttled")  # another one, which this one replaces
+    of.deviating.switch("throttled")  # a deviation that the next call replaces
     of.deviating.switch(name)
     assert false == ask(of)
     of.deviating.switch(None)
@@ -203,8 +204,8 @@ def test_a_deviation_changes_its_answer_until_it_is_switched_off(
 
 
 def test_every_deviation_is_tested_and_listed_in_the_readme():
-    (table,) = test_a_deviation_changes_its_answer_until_it_is_switched_off.pytestmark
+    (table,) = test_a_deviation_changes_an_answer_of_the_emulator_until_switched_off.pytestmark
     assert {*DEVIATIONS} == {row[0] for row in table.args[1]}
     readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
-    listed = readme.partition("| Of Cosmos DB | |")[2].partition("\n\n")[0]
+    listed = readme.partition("| Deviation of Cosmos DB | ")[2].partition("\n\n")[0]
     assert [*DEVIATIONS] == re.findall(r"^\| `(\S+)` \|", listed, re.MULTILINE)

@@ -48,8 +48,8 @@ def test_a_range_that_was_split_after_the_snapshot_stays_split():
     assert {str(number) for number in range(20)} == parts[0] | parts[1]
 
 
-def test_restoring_without_a_snapshot_is_refused():
-    with pytest.raises(CosmosError, match="No snapshot"):
+def test_a_container_without_a_snapshot_cannot_be_restored():
+    with pytest.raises(CosmosError, match="There is no snapshot"):
         Driver().container.restore_snapshot()
 
 
@@ -61,7 +61,7 @@ def asked(driver: Driver, method: str, target: str, *, host: str, body: bytes = 
 
 
 def test_after_a_failover_only_the_other_region_takes_writes():
-    """Both regions answer reads after a failover, but the old write region answers 403/3 to writes."""
+    """After a failover, both regions answer reads, but the region that accepted writes before answers them with 403/3."""
     driver = Driver()
     assert "localhost" == fail_over(driver.account)
     described = json.loads(asked(driver, "GET", "/", host="127.0.0.1").body)

@@ -22,7 +22,7 @@ def strikes(faults, kind=RequestKind.CREATE, container="items", times=10):
     return [faults.strike(kind, container) is not None for _ in range(times)]
 
 
-def test_a_fault_rule_strikes_count_times_after_the_skipped_requests():
+def test_a_fault_rule_skips_two_requests_and_strikes_the_next_three():
     faults = Faults()
     faults.add({"operation": "create", "status": 429, "skip": 2, "count": 3})
     assert [False] * 2 + [True] * 3 + [False] * 5 == strikes(faults)
@@ -57,7 +57,7 @@ def test_a_fault_rule_strikes_only_requests_to_its_partition():
     ]
 
 
-def test_the_oldest_fault_rule_that_applies_wins():
+def test_the_oldest_fault_rule_that_applies_strikes_the_request():
     faults = Faults()
     faults.add({"status": 503, "count": 1})
     faults.add({"status": 429})
@@ -120,7 +120,7 @@ def test_any_json_object_is_a_fault_rule_or_raises_value_error(values):
 @asynccontextmanager
 async def asking(*, partitions=1):
     """
-    Run a server; yield it and a function that sends a request to container "c".
+    Run a server. Yield it, and a function that sends a request to container "c".
 
     The function returns status and body, or None for both if the server cuts the connection.
     """

@@ -49,7 +49,7 @@ CONTAINER = {"id": "n", "partitionKey": {"paths": ["/pk"]}}
         ("GET", "/dbs/\udcff", (400, 0)),
     ],
 )
-def test_a_path_without_a_resource_gets_the_status_of_azure(method, target, expected):
+def test_a_path_without_a_resource_gets_the_same_status_as_on_azure(method, target, expected):
     assert expected == substatus(Driver().send(method, target))
 
 
@@ -126,7 +126,7 @@ def test_a_path_without_a_resource_gets_the_status_of_azure(method, target, expe
         ("GET", RANGES, b"", {"x_ms_cosmos_intended_collection_rid": "other"}, 400),
     ],
 )  # fmt: skip
-def test_a_malformed_request_gets_the_status_of_azure(method, target, body, headers, expected):
+def test_a_malformed_request_gets_the_same_status_as_on_azure(method, target, body, headers, expected):
     assert expected == Driver().send(method, target, body, **headers).status
 
 
@@ -168,7 +168,7 @@ def test_a_request_for_the_resource_id_of_a_deleted_container_is_refused():
     assert (400, 1024) == substatus(driver.send("GET", DOCUMENTS, x_ms_cosmos_intended_collection_rid=old))
 
 
-def test_a_write_with_prefer_minimal_has_no_body():
+def test_the_answer_to_a_write_with_prefer_minimal_has_no_body():
     driver = Driver()
     created = driver.item("POST", "k", None, {"id": "a", "pk": "k"}, prefer="return=minimal")
     assert (201, b"") == (created.status, created.body)
@@ -176,7 +176,7 @@ def test_a_write_with_prefer_minimal_has_no_body():
     assert driver.item("GET", "k", "a", prefer="return=minimal").body
 
 
-def test_a_read_with_a_matching_etag_is_304_without_a_body():
+def test_a_read_with_a_matching_etag_gets_304_without_a_body():
     driver = Driver()
     etag = driver.upsert("k", "a").headers["etag"]
     reply = driver.item("GET", "k", "a", if_none_match=etag)
@@ -188,7 +188,7 @@ def test_the_answer_for_a_container_names_the_path_of_its_database():
     assert "dbs/d" == Driver().send("GET", "/dbs/d/colls/c").headers["x-ms-alt-content-path"]
 
 
-def test_headers_report_charge_session_and_range():
+def test_the_headers_of_a_reply_report_charge_session_and_range():
     driver = Driver()
     headers = driver.upsert("k", "a").headers
     assert re.fullmatch(r"0:\d+#2", headers["x-ms-session-token"])
@@ -287,7 +287,7 @@ def test_a_header_with_an_unknown_value_is_a_bad_request(name, value):
     assert 200 == driver.send("GET", DOCUMENTS, x_ms_consistency_level="").status
 
 
-def test_a_range_may_be_named_with_the_resource_id_of_its_container():
+def test_the_id_of_a_range_may_follow_the_resource_id_of_its_container():
     driver = Driver()
     named = {"x_ms_documentdb_partitionkeyrangeid": f"{driver.container.rid},0"}
 
@@ -295,7 +295,7 @@ def test_a_range_may_be_named_with_the_resource_id_of_its_container():
 
 
 def test_a_token_of_entra_id_is_accepted_if_the_account_key_signs_it():
-    """Requests with a token of Microsoft Entra ID need no date header."""
+    """The test also checks that a request with such a token needs no date header."""
     driver = Driver()
     key = base64.urlsafe_b64encode(driver.account.key.encode()).decode().rstrip("=")
 
@@ -321,7 +321,7 @@ def test_a_refused_read_of_an_item_still_returns_a_session_token():
     assert "x-ms-content-path" not in refused.headers
 
 
-def test_a_batch_with_a_read_is_refused_if_it_is_behind_its_session():
+def test_a_batch_that_reads_is_refused_if_the_replica_lags_behind_its_session():
     driver = Driver()
     driver.upsert("k", "a")
     later = {
@@ -335,7 +335,7 @@ def test_a_batch_with_a_read_is_refused_if_it_is_behind_its_session():
     assert 200 == driver.item("POST", "k", None, [put("Create", "b")], **later).status
 
 
-def test_a_limit_of_0_for_the_continuation_cannot_be_met():
+def test_a_query_with_a_continuation_limit_of_0_kb_is_refused():
     driver = Driver()
     for key in "ab":
         driver.upsert("k", key)

@@ -53,7 +53,7 @@ streams = st.sampled_from([OPERATION, RESULT]).flatmap(
 
 
 @pytest.mark.parametrize("kept", CORPUS, ids=[one["name"] for one in CORPUS])
-def test_rows_are_read_and_written_byte_for_byte_as_by_the_sdk(kept):
+def test_binary_rows_equal_those_of_the_sdk_for_dotnet_byte_for_byte(kept):
     schema, stream = {one.number: one for one in rows_of}[kept["schema"]], bytes.fromhex(kept["hex"])
     rows = hybrid_row.read(schema, stream)
 
@@ -67,14 +67,14 @@ def test_rows_are_read_and_written_byte_for_byte_as_by_the_sdk(kept):
 
 @settings(max_examples=examples(100, many=2000))
 @given(streams)
-def test_written_rows_are_read_back_unchanged(written):
+def test_binary_rows_are_read_as_they_were_written(written):
     schema, rows = written
     assert rows == hybrid_row.read(schema, hybrid_row.write(schema, rows))
 
 
 @settings(max_examples=examples(100, many=2000))
 @given(streams, st.data())
-def test_a_damaged_stream_is_refused_or_has_fewer_rows(written, data):
+def test_a_damaged_binary_body_is_refused_or_has_fewer_rows(written, data):
     schema, rows = written
     stream = hybrid_row.write(schema, rows)
     at = data.draw(st.integers(0, len(stream) - 1))
@@ -97,7 +97,7 @@ REFUSED = [
     (b"\x81\xf0", "The binary body does not begin with a segment of RecordIO."),
     (hybrid_row.write(OPERATION, [{}])[:-1], "Record 0 of the binary body is cut off."),
     (record(b"")[:10] + b"\x81" * 13, "Record 0 of the binary body is of schema 2172748161, not a record of RecordIO."),
-    (record(ROW)[:-1] + b"\0", "Record 0 of the binary body does not have the CRC-32 that it names."),
+    (record(ROW)[:-1] + b"\0", "Record 0 of the binary body does not match its CRC-32."),
     (hybrid_row.write(RESULT, [{}]), "Record 0 of the binary body is of schema 2145473649, not 2145473648."),
     (record(ROW), "Record 0 of the binary body ends inside of a column."),
     (record(ROW + b"\x04" + bytes(8) + b"\x02"), "Record 0 of the binary body ends inside of a column."),
@@ -115,7 +115,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "sentence"), REFUSED)
-def test_a_foreign_or_truncated_binary_body_is_refused_with_its_mistake(body, sentence):
+def test_the_refusal_of_a_wrong_binary_body_names_the_mistake(body, sentence):
     reply = Driver().batch("k", body)
 
     assert (400, sentence) == (reply.status, json.loads(reply.body)["message"])
@@ -149,10 +149,8 @@ def test_a_batch_in_binary_rows_is_answered_in_binary_rows():
     assert float(reply.headers["x-ms-request-charge"]) == sum(row["requestCharge"] for row in rows) > 0
 
 
-def test_the_operations_beside_a_failed_one_are_rolled_back():
-    """
-    The failed operation of a batch has its own status. The other operations have 424, and nothing is stored.
-    """
+def test_a_failed_operation_rolls_back_the_other_operations_of_its_batch():
+    """The failed operation of a batch has a status of its own. The other operations have 424, and nothing is stored."""
     driver = Driver()
     driver.upsert("k", "a")
     sent = [

@@ -36,7 +36,7 @@ def patched(*operations, document=DOCUMENT):
         ({"op": "set", "path": "/m~0n", "value": 7}, "m~n", 7),
     ],
 )
-def test_a_patch_operation_does_what_cosmos_db_documents(operation, path, expected):
+def test_each_patch_operation_does_what_cosmos_db_documents(operation, path, expected):
     assert expected == patched(operation)[path]
 
 

@@ -1,8 +1,7 @@
 """
-Tests that the emulator refuses each feature that it lacks with a message that names it, as an application sees it through
-the SDK.
+Tests through the SDK that the emulator refuses each Cosmos DB feature that it lacks, with a message that names the feature.
 
-Similar features that the emulator has are tested beside them.
+Similar features that the emulator has are tested in the same place.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ def container(database: DatabaseProxy) -> ContainerProxy:
         (lambda c: c.create_item(ITEM, pre_trigger_include="stamp"), 404, "The trigger 'stamp' does not exist"),
         (lambda c: c.upsert_item(ITEM, post_trigger_include="count"), 404, "The trigger 'count' does not exist"),
         (lambda c: list(c.query_items("SELECT udf.f(c.x) FROM c", partition_key="k")), 400, "no user-defined functions"),
-        (lambda c: list(c.query_items("SELECT * FROM c WHERE UDF.f(c.x)", partition_key="k")), 400, "so no 'udf.' in a query"),
-        (lambda c: list(c.query_items("SELECT VALUE t FROM c JOIN t IN c.tags", partition_key="k")), 400, "whole documents: no JOIN"),
-        (lambda c: list(c.query_items("SELECT VALUE t FROM items AS c JOIN t IN c.tags", partition_key="k")), 400, "no IN after FROM"),
+        (lambda c: list(c.query_items("SELECT * FROM c WHERE UDF.f(c.x)", partition_key="k")), 400, "must not use 'udf.'"),
+        (lambda c: list(c.query_items("SELECT VALUE t FROM c JOIN t IN c.tags", partition_key="k")), 400, "must not have JOIN"),
+        (lambda c: list(c.query_items("SELECT VALUE t FROM items AS c JOIN t IN c.tags", partition_key="k")), 400, "or IN after FROM"),
         (lambda c: list(c.query_items("SELECT *", partition_key="k")), 400, "is not valid if FROM clause is omitted"),
         (lambda c: list(c.query_items("SELECT c.id WHERE c.id = 'a'", partition_key="k")), 400, "'c' could not be resolved"),
     ],
 )  # fmt: skip
-def test_a_request_for_a_missing_feature_is_refused_with_its_name(
+def test_the_refusal_of_a_missing_feature_names_the_feature(
     container: ContainerProxy, ask: Callable[[ContainerProxy], object], status: int, words: str
 ):
     with pytest.raises(CosmosHttpResponseError, match=words) as refused:

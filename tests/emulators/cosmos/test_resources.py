@@ -24,7 +24,7 @@ def offer_of(driver: Driver, link: str) -> dict:
     return offer
 
 
-def test_databases_are_listed_in_pages_and_by_query():
+def test_databases_can_be_listed_in_pages_or_by_a_query():
     driver = Driver()
     for name in "abc":
         driver.ok("POST", "/dbs", {"id": name})
@@ -67,7 +67,7 @@ def signed_by_rid(driver: Driver, method: str, target: str) -> Reply:
 
 
 def test_raising_the_throughput_splits_a_container_at_once():
-    """A higher throughput splits partitions at once. A lower throughput merges none."""
+    """The test also checks that a lower throughput merges no partitions."""
     driver = Driver()
     container = driver.ok("GET", "/dbs/d/colls/c")
     offer = offer_of(driver, container["_self"])
@@ -83,7 +83,7 @@ def test_raising_the_throughput_splits_a_container_at_once():
     assert 400 == offer_of(driver, container["_self"])["content"]["offerThroughput"]
 
 
-def test_the_id_the_rid_and_the_link_of_an_offer_have_the_same_name():
+def test_a_throughput_offer_has_the_same_id_in_its_id_rid_and_link():
     driver = Driver()
     offer = offer_of(driver, driver.ok("GET", "/dbs/d/colls/c")["_self"])
 
@@ -91,7 +91,7 @@ def test_the_id_the_rid_and_the_link_of_an_offer_have_the_same_name():
     assert offer == driver.ok("GET", f"/offers/{offer['id']}")
 
 
-def test_containers_of_a_database_with_throughput_have_no_offer():
+def test_containers_of_a_database_with_throughput_have_no_throughput_of_their_own():
     driver = Driver()
     settings = json.dumps({"maxThroughput": 4000})
     driver.ok("POST", "/dbs", {"id": "shared"}, x_ms_cosmos_offer_autopilot_settings=settings)
@@ -103,7 +103,7 @@ def test_containers_of_a_database_with_throughput_have_no_offer():
     assert driver.ok("GET", "/dbs/shared/colls/c")["_self"] not in resources
 
 
-def test_resources_can_be_read_by_their_self_links():
+def test_databases_containers_and_items_can_be_read_by_their_self_links():
     driver = Driver()
     driver.upsert("k", "a")
     (item,) = driver.rows("SELECT * FROM c")
@@ -140,7 +140,7 @@ def test_one_request_deletes_all_items_of_a_partition_key():
     assert (200, ["other"]) == (reply.status, driver.rows("SELECT VALUE c.pk FROM c"))
 
 
-def test_the_list_of_conflicts_is_empty():
+def test_a_container_has_an_empty_list_of_conflicts():
     driver = Driver()
     assert [] == driver.ok("GET", "/dbs/d/colls/c/conflicts")["Conflicts"]
     assert (404, 0) == substatus(driver.send("GET", "/dbs/d/colls/c/conflicts/x"))
@@ -178,7 +178,7 @@ def test_a_batch_with_prefer_minimal_returns_only_the_bodies_of_reads():
 
 
 @pytest.mark.parametrize(("goes_on", "expected"), [("True", [201, 409, 201]), ("False", [201, 409, 424])])
-def test_a_failed_operation_of_a_bulk_request_undoes_no_other(goes_on, expected):
+def test_a_failed_operation_of_a_bulk_request_undoes_no_other_operation(goes_on, expected):
     driver = Driver()
     keys = ("k", "k", "other")
     operations = [{**put("Create", "a", key), "partitionKey": json.dumps([key])} for key in keys]
@@ -198,8 +198,8 @@ def test_a_failed_operation_of_a_bulk_request_undoes_no_other(goes_on, expected)
 
 
 @pytest.mark.parametrize(("atomic", "expected"), [("False", [201, 400, 201]), ("True", None)])
-def test_a_body_that_is_no_object_fails_a_whole_batch(atomic, expected):
-    """An operation whose body is no object fails its whole batch. In a bulk request, it fails alone."""
+def test_an_operation_whose_body_is_no_object_fails_its_whole_batch(atomic, expected):
+    """An operation whose body is not a JSON object fails its whole batch. In a bulk request, only this operation fails."""
     driver = Driver()
     operations = [{**put("Create", name), "partitionKey": '["k"]'} for name in "abc"]
     operations[1]["resourceBody"] = "no object"

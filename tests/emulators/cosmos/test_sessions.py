@@ -19,7 +19,7 @@ def session(token: str) -> dict[str, str]:
     return {"x_ms_session_token": token}
 
 
-def test_a_read_that_would_be_behind_its_session_token_is_refused():
+def test_a_read_is_refused_if_the_replica_lags_behind_its_session_token():
     driver = Driver()
     token = driver.upsert("k", "a").headers["x-ms-session-token"]
     assert 200 == driver.item("GET", "k", "a", x_ms_session_token=token).status
@@ -54,7 +54,7 @@ def test_a_session_token_stays_valid_after_a_split():
     assert (404, 1002) == substatus(driver.item("GET", "k", "a", **session("0:-1#99")))
 
 
-def test_a_lagging_replica_shows_the_items_as_they_were_before():
+def test_a_read_from_a_lagging_replica_shows_older_items():
     driver = lagging()
     driver.upsert("k", "a", n=1)
     driver.upsert("k", "gone")

@@ -110,7 +110,7 @@ def driver():
         ("undefined", ""),
     ],
 )
-def test_a_condition_selects_the_matching_items(driver, condition, expected):
+def test_a_where_clause_selects_the_matching_items(driver, condition, expected):
     query = "SELECT VALUE c.id FROM c WHERE " + condition + " ORDER BY c.id"  # noqa: S608  # the text is ours
     rows = driver.rows(query, {"@type": "contact"})
     assert list(expected) == rows
@@ -149,7 +149,7 @@ def test_a_condition_selects_the_matching_items(driver, condition, expected):
         ("SELECT DISTINCT VALUE c.id = 'a' ? 1 : c.id = 'b' ? 1.0 : true FROM c", [1, True]),
     ],
 )  # fmt: skip
-def test_a_query_returns_the_expected_rows(driver, query, expected):
+def test_a_query_returns_the_rows_and_values_that_it_selects(driver, query, expected):
     assert expected == driver.rows(query, {"@n": 1})
 
 
@@ -236,9 +236,10 @@ def drain(driver, query, size, between=lambda: None, **headers):
     ),
     inserts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=20),
 )
-def test_paging_shows_each_old_row_once_despite_insertions_between_pages(items, size, query, inserts):
+def test_insertions_between_pages_neither_repeat_nor_skip_older_rows(items, size, query, inserts):
     driver = Driver(partitions=2)
-    # A client has to sort the rows of several partition keys itself. So an ordered query has a single key here.
+    # The gateway does not sort rows of several partition keys, which a client would do. So a query with ORDER BY reads a single
+    # key here.
     key = {"x_ms_documentdb_partitionkey": '["k"]'} if "ORDER" in query else {}
     for number, (n, m) in enumerate(items):
         driver.upsert("k" if key else f"k{n}", f"old{number}", n=n, m=m)
@@ -271,7 +272,7 @@ def test_paging_shows_each_old_row_once_despite_insertions_between_pages(items, 
     limit=st.integers(0, 12),
     distinct=st.booleans(),
 )
-def test_pages_of_a_limited_query_add_up_to_the_slice(numbers, size, offset, limit, distinct):
+def test_the_pages_of_a_query_with_limit_add_up_to_its_result(numbers, size, offset, limit, distinct):
     driver = Driver()
     for number, n in enumerate(numbers):
         driver.upsert("k", str(number), n=n)
@@ -304,7 +305,7 @@ def test_order_by_sorts_by_type_and_then_by_value(values):
     )
 
 
-def test_queries_of_all_ranges_find_each_item_once():
+def test_one_query_for_each_range_finds_each_item_once():
     driver = Driver(partitions=4)
     for number in range(40):
         driver.upsert(f"k{number}", str(number))
@@ -321,11 +322,11 @@ def test_queries_of_all_ranges_find_each_item_once():
 
 
 @pytest.mark.parametrize("token", ["x", "AAAA", "bnVsbA==", "W10=", "WzEsMSwxLDFd", "é", "=" * 5000, "e30="])
-def test_a_made_up_continuation_is_a_bad_request(driver, token):
+def test_a_query_with_an_invented_continuation_is_a_bad_request(driver, token):
     assert 400 == driver.query("SELECT * FROM c", x_ms_continuation=token).status
 
 
-def test_the_continuation_of_another_query_is_a_bad_request(driver):
+def test_a_query_with_the_continuation_of_another_query_is_a_bad_request(driver):
     token = driver.query("SELECT * FROM c", x_ms_max_item_count="1").headers["x-ms-continuation"]
     assert 400 == driver.query("SELECT c.id FROM c", x_ms_continuation=token).status
 

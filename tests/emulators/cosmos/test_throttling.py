@@ -1,5 +1,6 @@
 """
-Tests of throttling by request units: low priority first, throughput buckets, and each physical partition for itself.
+Tests of throttling by request units: requests of low priority are refused first, a throughput bucket has a limit of its own, and
+each physical partition has its share of the units.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOW, HIGH = {PRIORITY: "Low"}, {PRIORITY: "High"}
 def spent(
     throttle: Throttle, headers: Mapping[str, str], *, now: float, units: float = 10, most: int = 1000
 ) -> float:
-    """Send requests at one moment until one is refused; return how many request units they used."""
+    """Send requests at one moment until a request is refused. Return how many request units they used."""
     total = 0.0
     for _ in range(most):
         try:
@@ -30,8 +31,8 @@ def spent(
     return total
 
 
-def test_low_priority_is_refused_before_high_priority() -> None:
-    """Without requests of high priority, low priority may use all request units."""
+def test_requests_of_low_priority_are_refused_before_those_of_high_priority() -> None:
+    """Without requests of high priority, requests of low priority may use all request units."""
     throttle = Throttle(100)
     assert 100 == spent(throttle, LOW, now=0.2)
     assert 100 == spent(throttle, HIGH, now=0.5), (
@@ -60,7 +61,7 @@ def test_a_throughput_bucket_may_use_only_its_percentage() -> None:
         Throttle(100, {"6": 10})
 
 
-def test_the_gateway_throttles_each_partition_for_itself() -> None:
+def test_the_gateway_throttles_each_partition_separately() -> None:
     driver = Driver(partitions=2)
     driver.gateway.throttle(driver.container, 40)
     first, second = (part.range_id for part in driver.container.partitions)
@@ -76,7 +77,7 @@ def test_the_gateway_throttles_each_partition_for_itself() -> None:
 
 
 def test_an_unknown_throughput_bucket_is_refused() -> None:
-    """The headers of bucket and priority have no effect on a container without a limit of throughput."""
+    """The test also checks that a container without a limit of request units ignores the headers for bucket and priority."""
     driver = Driver()
     assert 304 == driver.changes("0", **LOW, **{BUCKET: "5"}).status
     assert 400 == driver.changes("0", **{BUCKET: "6"}).status

@@ -96,7 +96,7 @@ def test_an_operation_with_a_wrong_etag_or_key_fails_its_batch():
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
-def test_a_stale_etag_fails_the_precondition(method):
+def test_a_write_with_a_stale_etag_gets_412(method):
     driver = Driver()
     driver.upsert("k", "a")
     body = (
@@ -108,7 +108,7 @@ def test_a_stale_etag_fails_the_precondition(method):
     assert driver.item(method, "k", "a", body, if_match="*").status in (200, 204)
 
 
-def test_a_patch_cannot_move_an_item_to_another_key():
+def test_a_patch_must_not_change_the_partition_key_of_an_item():
     driver = Driver()
     driver.upsert("k", "a")
     reply = driver.item("PATCH", "k", "a", {"operations": [{"op": "set", "path": "/pk", "value": "other"}]})
@@ -116,16 +116,16 @@ def test_a_patch_cannot_move_an_item_to_another_key():
 
 
 @pytest.mark.parametrize("ttl", [0, -2, 1.5, "10", True, 2**31, [1]])
-def test_an_invalid_ttl_is_refused(ttl):
+def test_an_item_with_an_invalid_ttl_is_refused(ttl):
     assert 400 == Driver().upsert("k", "a", ttl=ttl).status
 
 
 @pytest.mark.parametrize("item_id", ["", "a/b", "a\\b", "a?", "#", "x" * 1024])
-def test_an_invalid_id_is_refused(item_id):
+def test_an_item_with_an_invalid_id_is_refused(item_id):
     assert 400 == Driver().upsert("k", item_id).status
 
 
-def test_an_item_of_more_than_128_levels_is_refused():
+def test_an_item_nested_deeper_than_128_levels_is_refused():
     driver, deep = Driver(), []
     for _ in range(126):
         deep = [deep]
@@ -144,7 +144,7 @@ def test_a_patch_that_makes_an_item_larger_than_two_megabytes_is_refused():
     assert 413 == reply.status
 
 
-def test_a_condition_decides_whether_a_patch_happens():
+def test_a_patch_is_applied_only_if_its_condition_is_true():
     driver = Driver()
     driver.upsert("k", "a", n=1)
     body = {"condition": "from c where c.n = 2", "operations": [{"op": "set", "path": "/n", "value": 5}]}
