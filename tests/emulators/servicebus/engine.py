@@ -15,7 +15,7 @@ from cosmos_outbox_emulators.servicebus.primitives import Symbol, Timestamp, UIn
 
 class ManualClock:
     """
-    The broker's clock. It moves only when a test moves it, and runs the timers that fall due on the way.
+    The broker's clock. It moves only when a test calls `advance`, which also runs the broker's timers that become due.
     """
 
     def __init__(self):
@@ -41,7 +41,7 @@ def broker(config):
 
 
 def topic_broker(*, subscription=None, **topic):
-    """Return a broker with one topic "t" and one subscription "s", and its clock."""
+    """Return a broker that has the topic "t" with the subscription "s". Also return the broker's clock."""
     return broker(
         {
             "topics": [
@@ -87,7 +87,9 @@ def scheduled(message_id, at, **fields):
 
 
 class Recorder:
-    """A receiver that keeps the deliveries that it gets."""
+    """
+    A receiver of the broker without a connection. It keeps the deliveries that it gets, and settles none.
+    """
 
     def __init__(self, credit=1000, *, receive_and_delete=False, container=None):
         self.credit = credit

@@ -91,7 +91,8 @@ values = st.recursive(
 
 def exact(value):
     """
-    Return a value with the type of each part, because 1, True and ULong(1) are equal in Python but different in AMQP.
+    Return a value together with the types of all its parts. Comparing values alone is not enough: 1, True and ULong(1) are equal in
+    Python, but different in AMQP.
     """
     if isinstance(value, dict):
         return dict, [(exact(key), exact(item)) for key, item in value.items()]
@@ -111,7 +112,7 @@ def test_every_encoded_value_is_decoded_with_its_type(value):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_decoded_or_raise_decode_error(data):
+def test_the_decoder_raises_only_decode_error_whatever_the_bytes(data):
     for read in (decode, skip):
         try:
             result = read(data, 0)
@@ -121,7 +122,7 @@ def test_any_bytes_are_decoded_or_raise_decode_error(data):
 
 
 @given(values, st.data())
-def test_a_truncated_value_is_refused(value, data):
+def test_the_decoder_refuses_a_truncated_value(value, data):
     encoded = encode(value)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(DecodeError):
@@ -145,7 +146,7 @@ def test_a_truncated_value_is_refused(value, data):
         pytest.param(b"\xa3\x01\xe9", id="a symbol that is not ASCII"),
     ],
 )
-def test_malformed_values_are_refused(data):
+def test_the_decoder_refuses_malformed_values(data):
     with pytest.raises(DecodeError):
         decode(data)
 

@@ -1,7 +1,6 @@
 """
-Tests that each deviation of the Service Bus emulator changes one behaviour, also of entities that are created later.
-
-When the deviation ends, the behaviour is Azure's again.
+Tests of the deviations of the Service Bus emulator: switches that let it behave in one point unlike Azure, for tests of `verify`. A
+deviation also applies to entities that are created later. When it is switched off, the emulator behaves like Azure again.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ LOST = "com.microsoft:session-lock-lost"
         ("bus-ahead", lambda of, clock: of.timers.now() - clock(), 0, 3600),
     ],
 )
-def test_a_deviation_changes_its_behaviour_until_it_is_switched_off(
+def test_each_deviation_of_the_emulator_changes_one_behaviour_until_switched_off(
     name: str, ask: Callable[[Broker, ManualClock], object], true: object, false: object
 ):
     for switched, remade, expected in (
@@ -142,8 +141,8 @@ def test_a_deviation_changes_its_behaviour_until_it_is_switched_off(
 
 
 def test_every_deviation_is_tested_and_listed_in_the_readme():
-    (table,) = test_a_deviation_changes_its_behaviour_until_it_is_switched_off.pytestmark
+    (table,) = test_each_deviation_of_the_emulator_changes_one_behaviour_until_switched_off.pytestmark
     assert [*DEVIATIONS] == [row[0] for row in table.args[1]]
     readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
-    listed = readme.partition("| Of Service Bus | |")[2].partition("\n\n")[0]
+    listed = readme.partition("| Deviation of Service Bus | ")[2].partition("\n\n")[0]
     assert [*DEVIATIONS] == re.findall(r"^\| `(\S+)` \|", listed, re.MULTILINE)

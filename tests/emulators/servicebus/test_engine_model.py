@@ -19,7 +19,9 @@ LOCK_S, WINDOW_S, MAX_DELIVERIES = 10, 25, 3
 
 
 class Consumer(Recorder):
-    """A receiver that remembers which deliveries it has not settled."""
+    """
+    A receiver that remembers which of its deliveries are not settled yet, so that the model can settle them later.
+    """
 
     def __init__(self, machine, credit):
         super().__init__(credit)
@@ -39,9 +41,9 @@ class Consumer(Recorder):
 
 class SessionSubscription(RuleBasedStateMachine):
     """
-    Compares a subscription with sessions with a model.
+    Hypothesis calls random operations of a subscription with sessions. A model of the subscription says what must be stored.
 
-    The message ids are numbers in the order of sending. So the messages of a session are in order when their ids are.
+    The message ids are numbers in the order of sending, so messages are in order if their ids are.
     """
 
     requires_session = True
@@ -165,7 +167,8 @@ class SessionSubscription(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 4, 9, 10, 11, 30]))
     def wait(self, seconds):
-        # Time moves in small steps, so that the model sees the loss of each lock before the redelivery that follows.
+        # Time moves in steps of half a second, so that the model counts each expired lock before the broker delivers the message
+        # again.
         for _ in range(seconds * 2):
             due = [
                 entry
@@ -208,7 +211,8 @@ class SessionSubscription(RuleBasedStateMachine):
 
     def granted_now(self, consumer):
         """
-        Say whether a waiting receiver has just got a session. Its messages are delivered after the receiver's next flow.
+        Return whether a waiting receiver has just got a session. It gets no message before its next flow frame, so unused credit
+        is no mistake.
         """
         return consumer.failure is None and consumer.session is not None and not consumer.got
 

@@ -1,6 +1,6 @@
 """
-Tests of the faults of the Service Bus emulator: which requests a fault strikes, what the peer learns, and what is stored
-anyway.
+Tests of the faults that a test can plant in the Service Bus emulator: which requests a fault strikes, what the client learns, and whether
+the broker stores the message all the same.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def test_a_fault_with_the_same_seed_strikes_the_same_requests(faults):
     assert 230 < sum(runs[0]) < 370
 
 
-def test_latencies_of_several_faults_add_up(faults):
-    """A fault of kind `latency` delays a request, but does not keep other faults from striking it."""
+def test_the_latencies_of_several_planted_faults_add_up(faults):
+    """A fault that only delays a request does not keep other faults from striking it."""
     faults.add({"action": "latency", "seconds": 0.02})
     faults.add({"action": "latency", "seconds": 0.01, "entity": "events"})
     faults.add({"action": "lost"})
@@ -87,13 +87,16 @@ def test_latencies_of_several_faults_add_up(faults):
         ({"action": "latency", "seconds": 0}, "latency needs a positive number of seconds"),
     ],
 )
-def test_the_error_for_a_wrong_fault_names_the_mistake(faults, fault, words):
+def test_the_error_for_a_malformed_fault_names_the_mistake(faults, fault, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         faults.add(fault)
 
 
 async def learned(client):
-    """Return what a peer learns about its first delivery before it gets an answer about the second."""
+    """
+    Return what the client learns about the first message that it sent: an error, "accepted", "cut" if the broker closes the connection, or
+    "nothing" if the next answer is about the second message.
+    """
     while (got := await client.read()) is not None:
         code, fields, _ = got
         if code == Code.DETACH:
@@ -121,7 +124,7 @@ async def learned(client):
         ("zero-credit", "accepted", True),
     ],
 )
-async def test_a_send_ends_as_its_fault_says(action, expected, stored):
+async def test_each_fault_decides_what_a_sender_learns_and_what_is_stored(action, expected, stored):
     async with ServiceBusServer(Broker.from_config(QUEUE)) as server, wire.connected(server) as client:
         server.broker.faults.add({"action": action})
         client.send(SENDER, wire.transfer(2, 0, encoded(message_id="struck")), wire.transfer(2, 1, encoded()))
@@ -139,7 +142,7 @@ async def test_a_send_ends_as_its_fault_says(action, expected, stored):
         ({"action": "no-ack"}, "nothing", True),
     ],
 )  # fmt: skip
-async def test_a_settlement_ends_as_its_fault_says(fault, expected, completed):
+async def test_a_fault_decides_which_answer_a_receiver_gets_to_its_settlement(fault, expected, completed):
     async with ServiceBusServer(Broker.from_config(QUEUE)) as server, wire.connected(server) as client:
         server.broker.topic("q").publish([message("struck"), message("next")])
         server.broker.faults.add({**fault, "on": "settle"})
@@ -153,8 +156,8 @@ async def test_a_settlement_ends_as_its_fault_says(fault, expected, completed):
 
 
 @wired
-async def test_timed_faults_end_when_their_seconds_have_passed():
-    """The timed faults delay an answer, withhold credit, or refuse connections for some seconds."""
+async def test_a_planted_fault_with_a_duration_ends_after_its_seconds():
+    """The test tries the faults that delay an answer, grant no credit, or refuse connections."""
     broker, clock = engine.broker(QUEUE)
     async with ServiceBusServer(broker) as server, wire.connected(server) as client:
         broker.faults.add({"action": "delay-ack", "seconds": 5})

@@ -1,7 +1,6 @@
 """
-Tests of behaviour of Azure Service Bus that the AMQP specification does not suggest.
-
-The sources of each are in the fidelity table of emulators/README.md.
+Tests that the emulator copies behaviour of Azure Service Bus which does not follow from the AMQP
+specification. The table in emulators/README.md gives the source of each behaviour.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ async def client(server):
 
 
 def locked(queue):
-    """Receive the only message of a queue; return it with its lock token."""
+    """Receive the only message of a queue. Return the message and its lock token, and leave it locked."""
     receiver = Recorder()
     queue.attach(receiver)
     queue.pump(receiver)
@@ -94,7 +93,7 @@ async def test_a_session_filter_is_returned_in_the_form_of_the_request(server, c
 
 @wired
 async def test_a_delivery_is_annotated_with_its_lock_token(server, client):
-    """The lock token is added to the delivery annotations that the sender has set."""
+    """The test also checks that the annotations that the sender set stay in the message."""
     sent = (
         b"\x00\x53\x71"
         + encode({Symbol("mine"): 1})
@@ -133,7 +132,7 @@ async def test_links_are_detached_when_their_token_expires():
 @wired
 @pytest.mark.parametrize("undeliverable_here", [False, True])
 async def test_a_settlement_may_change_properties_of_an_abandoned_message(server, client, undeliverable_here):
-    """A settlement that abandons or defers a message may change its application properties."""
+    """A settlement that defers the message may change its properties, too."""
     server.broker.topic("q").publish([message("a", application={"old": 1, "kept": 2})])
     client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
     changes = {Symbol("old"): "new"}
@@ -156,7 +155,7 @@ async def test_dead_lettering_adds_reason_and_custom_properties(server, client):
 
 
 def test_dead_letters_never_expire(queue):
-    """Messages of a dead-letter queue neither expire nor get a higher delivery count."""
+    """The test also checks that the delivery count of a dead letter does not grow."""
     queue.topic.publish([message("a", ttl_ms=60_000)])
     entry, token = locked(queue)
     queue.settle(token, Outcome.ABANDON)
@@ -170,7 +169,7 @@ def test_dead_letters_never_expire(queue):
 
 
 def test_dead_letters_keep_their_sequence_numbers(queue):
-    """Peeking at a dead-letter queue returns its messages in the order of their old sequence numbers."""
+    """Peeking at the dead-letter queue returns the messages in the order of these numbers."""
     queue.topic.publish([message("a"), message("b")])
     receiver = Recorder()
     queue.attach(receiver)
@@ -180,7 +179,7 @@ def test_dead_letters_keep_their_sequence_numbers(queue):
     assert [("a", 1, 0), ("b", 2, 0)] == peeked(queue.dead_letters)
 
 
-def test_deferring_counts_as_a_delivery(queue):
+def test_deferring_a_message_counts_as_a_delivery(queue):
     queue.topic.publish([message("a")])
     for _ in range(9):
         entry, token = (
@@ -204,7 +203,7 @@ async def test_a_delivery_in_receive_and_delete_mode_has_no_tag(server, client):
 
 
 def test_peeking_at_a_queue_shows_its_scheduled_messages(queue):
-    """A scheduled message is shown until its time comes or it is cancelled."""
+    """A message whose schedule was cancelled is no longer shown."""
     later = queue.clock() + 50
     queue.topic.publish([message("now"), scheduled("sent", later)])
     cancelled, waiting = queue.topic.schedule([scheduled("x", later), scheduled("y", later)])
@@ -212,7 +211,7 @@ def test_peeking_at_a_queue_shows_its_scheduled_messages(queue):
     assert (3, 4) == (cancelled, waiting)
     queue.topic.cancel([cancelled])
     queue.clock.advance(50)
-    # A scheduled message gets a new sequence number when its time comes, as if it had been sent then.
+    # A scheduled message gets a new sequence number (the second value) when it is due, as if it had been sent at that time.
     assert [("now", 1, 0), ("sent", 5, 0), ("y", 6, 0)] == peeked(queue)
 
 
@@ -233,7 +232,7 @@ def test_only_a_scheduled_message_has_an_enqueue_sequence_number(queue):
 
 
 @pytest.mark.parametrize("name", ["x-opt-scheduled-enqueue-time", "x-opt-message-state"])
-def test_a_message_with_a_null_annotation_of_the_broker_is_refused(name):
+def test_a_message_is_refused_if_it_sets_an_annotation_of_the_broker_to_null(name):
     with pytest.raises(DecodeError, match=name):
         message("a", annotations={name: None})
     message("a", annotations={"x-opt-partition-key": None, "x-opt-locked-until": Timestamp(1)})
@@ -274,7 +273,7 @@ async def test_a_deferred_message_is_annotated_with_its_lock_token(server, clien
 
 
 @wired
-async def test_a_message_that_a_request_scheduled_is_cancelled_by_its_number(server, client):
+async def test_a_scheduled_message_is_cancelled_by_its_sequence_number(server, client):
     later = int(server.broker.timers.now() * 1000) + 60_000
     sent = engine.encoded(annotations={"x-opt-scheduled-enqueue-time": Timestamp(later)})
     answer = await ask(client, "q", "schedule-message", {"messages": [{"message": sent}]})

@@ -1,7 +1,6 @@
 """
-Fuzz tests of the Service Bus emulator with garbage and damaged dialogues.
-
-The broker answers or closes the connection, and goes on to serve other clients.
+Fuzz tests of the Service Bus emulator, with random bytes and damaged frames of a client. The broker must answer or close the connection,
+and serve other clients.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Socket:
 
 
 class Memory(asyncio.Transport):
-    """A transport that keeps the bytes that are written to it."""
+    """A transport without a socket, which keeps what the broker writes."""
 
     def __init__(self):
         super().__init__()
@@ -77,9 +76,9 @@ class Records(logging.Handler):
 
 def talk(broker, chunks):
     """
-    Send chunks over a new connection, then lose it.
+    Send chunks of bytes to the broker over a new connection, which then breaks.
 
-    Return the broker's answer, and whether the broker had closed the connection.
+    Return the broker's answer, and whether the broker had closed the connection itself.
     """
     connection = Connection(broker, lambda _: None)
     transport = Memory()
@@ -123,13 +122,13 @@ def dialogue():
     ]  # fmt: skip
 
 
-# The frames are built once, because a token whose length differs between examples would make a failing example
-# irreproducible.
+# The frames are built once for all examples. Otherwise the token could have another length in each run, and a failing example could not
+# be reproduced.
 DIALOGUE = tuple(dialogue())
 
 
 def is_usable(broker):
-    """Say whether a second client can still send a message and receive it."""
+    """Return whether the broker still lets another client send a message and receive it."""
     before = broker.topic("t").published
     frames = [
         wire.greeting(),
@@ -163,17 +162,17 @@ def check(chunks):
     return asyncio.run(run())
 
 
-def test_the_undamaged_dialogue_is_answered_without_an_error():
+def test_the_broker_answers_the_undamaged_dialogue_without_an_error():
     written, closed = check(DIALOGUE)
     assert closed, "its last frame is a close"
     assert b"amqp:" not in written.replace(b"amqp:not-allowed", b""), "nothing was refused"
 
 
-# One minimal byte stream for each answer of the broker, cut down from damaged dialogues.
+# For each answer of the broker, the shortest bytes that a fuzz run found for it.
 CORPUS = json.loads((Path(__file__).parent / "corpus/dialogues.json").read_text())
 
 
-def test_each_dialogue_of_the_corpus_gets_its_recorded_answer():
+def test_the_broker_gives_the_recorded_answer_to_each_recorded_dialogue():
     for kept in CORPUS:
         data = bytes.fromhex(kept["hex"])
         written, _ = check([wire.greeting(), data] if kept["greeted"] else [data])
@@ -226,7 +225,9 @@ def test_a_damaged_dialogue_does_not_harm_the_broker(data):
 @given(st.data())
 @settings(deadline=None, max_examples=examples(100, many=300))
 def test_a_performative_with_damaged_fields_does_not_harm_the_broker(data):
-    """The damaged frame keeps its size, so the code that handles the fields gets the damaged values."""
+    """
+    The frame keeps its size, so the damaged values reach the code that handles the fields of a performative (an AMQP command).
+    """
     frames = list(DIALOGUE)
     index = data.draw(st.integers(3, len(frames) - 1))
     damaged = bytearray(frames[index])

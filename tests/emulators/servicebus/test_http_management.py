@@ -25,7 +25,7 @@ pytestmark = pytest.mark.looptime(False)
 
 class PlainHttp(AioHttpTransport):
     """
-    A transport that turns the client's https requests into http, because the server of these tests does not encrypt.
+    A transport that sends the client's https requests over http, because the emulator of these tests has no TLS.
     """
 
     async def send(self, request, **options):
@@ -53,7 +53,7 @@ async def names(listed):
 
 
 async def test_the_administration_client_manages_a_queue(server, admin):
-    """The test creates, reads, updates, lists and deletes a queue with the SDK's administration client."""
+    """The client creates, reads, updates, lists and deletes the queue."""
     made = await admin.create_queue(
         "a/b",
         lock_duration="PT45S",
@@ -105,7 +105,7 @@ async def test_the_administration_client_manages_subscriptions_and_rules(server,
     assert ["all"] == await names(admin.list_subscriptions("t"))
 
 
-async def test_runtime_properties_count_messages(server, admin):
+async def test_the_runtime_properties_of_topic_and_subscription_count_messages(server, admin):
     await admin.create_topic("t")
     await admin.create_subscription("t", "s", requires_session=True)
     async with (
@@ -126,7 +126,7 @@ async def test_runtime_properties_count_messages(server, admin):
     )
 
 
-async def test_the_total_count_of_a_queue_includes_dead_and_scheduled_messages(server, admin):
+async def test_the_total_count_of_a_queue_includes_dead_letters_and_scheduled_messages(server, admin):
     await admin.create_queue("q")
     async with (
         ServiceBusClient.from_connection_string(server.connection_string) as client,
@@ -144,7 +144,8 @@ async def test_the_total_count_of_a_queue_includes_dead_and_scheduled_messages(s
 
 def test_the_xml_has_a_namespace_prefix_only_where_azure_has_one():
     """
-    The SDK for JavaScript compares XML names with their prefixes. On Azure, only the message counts have one.
+    On Azure, only the elements with message counts have a prefix. The SDK for JavaScript compares XML names with their
+    prefixes, so it depends on this.
     """
     administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
     _, entry = administration.answer("GET", "q", {}, b"", update=False, address="http://127.0.0.1")

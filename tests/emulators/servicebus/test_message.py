@@ -1,5 +1,5 @@
 """
-Tests of the encoding of messages: reading those that senders send, and writing those that receivers get.
+Tests of the encoding of messages: the emulator reads the messages of senders, and writes the messages that receivers get.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_the_sections_of_a_message_arrive_as_they_were_sent(body, application, s
     assert sections(sent) == delivered(parse_message(sent))[2:]
 
 
-def test_the_broker_adds_a_header_and_annotations():
+def test_the_broker_adds_a_header_and_its_annotations_to_a_message():
     sent = message(ttl_ms=5000, annotations={"mine": "kept", "x-opt-sequence-number": 99})
     (header_code, header), (annotations_code, annotations), *_ = delivered(sent, ttl_s=5.0, state=1)
     assert (0x70, 0x72) == (header_code, annotations_code)
@@ -67,7 +67,7 @@ def test_the_broker_adds_a_header_and_annotations():
     assert expected == annotations
 
 
-def test_a_message_without_an_id_gets_one():
+def test_the_broker_gives_an_id_to_a_message_without_one():
     item = parse_message(encoded(message_id=None, session_id="s"))
     assert 32 == len(item.message_id)
     properties = dict(delivered(item))[0x73]
@@ -81,7 +81,7 @@ def test_a_batch_is_split_into_whole_messages():
 
 
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=300), max_size=4), st.booleans())
-def test_adding_properties_keeps_the_existing_ones(present, twice):
+def test_adding_properties_to_a_message_keeps_its_other_properties(present, twice):
     extra = {"DeadLetterReason": "r", "DeadLetterErrorDescription": "d" * 300}
     section = b"\x00\x53\x74" + encode({"n": Int(1), **present})
     section = with_application_properties(section, extra)
@@ -91,7 +91,7 @@ def test_adding_properties_keeps_the_existing_ones(present, twice):
     assert {"n": Int(1), **present, **extra} == read_application_properties(item)
 
 
-def test_properties_can_be_added_to_a_message_without_any():
+def test_properties_can_be_added_to_a_message_that_has_no_properties():
     for section in (b"", b"\x00\x53\x74\x40"):
         added = with_application_properties(section, {"a": "b"})
         assert [(0x74, {"a": "b"})] == sections(added)
@@ -114,6 +114,6 @@ def test_a_property_that_exceeds_its_limit_is_refused(fields, condition):
     assert condition == caught.value.condition
 
 
-def test_a_property_of_exactly_its_limit_is_accepted():
+def test_a_property_exactly_as_long_as_its_limit_is_accepted():
     item = message("m" * 128, session_id="s" * 128, application={str(n): "x" * 1000 for n in range(60)})
     assert 128 == len(item.identity)

@@ -42,7 +42,7 @@ def receive(queue, credit=1000, **options):
 
 
 def test_a_message_whose_lock_expired_is_delivered_again():
-    """When the lock of a message expires, the next receiver gets the message with a higher delivery count."""
+    """Its delivery count is higher then, and the first receiver cannot settle it."""
     queue, clock = filled("a", lock_s=10)
     slow = receive(queue, credit=1)
     ((_, token, _),) = slow.take()
@@ -55,7 +55,7 @@ def test_a_message_whose_lock_expired_is_delivered_again():
         queue.settle(token, Outcome.COMPLETE)
 
 
-def test_an_expired_lock_is_lost_even_before_its_timer_runs():
+def test_a_message_cannot_be_settled_after_its_lock_has_expired():
     queue, clock = filled("a", lock_s=10)
     ((_, token, _),) = receive(queue, credit=1).take()
     clock.now += 10
@@ -63,7 +63,7 @@ def test_an_expired_lock_is_lost_even_before_its_timer_runs():
         queue.settle(token, Outcome.COMPLETE)
 
 
-def test_a_renewed_lock_lasts_its_full_time_from_the_renewal():
+def test_a_renewed_lock_lasts_for_its_full_time_from_the_renewal():
     queue, clock = filled("a", lock_s=10)
     receiver = receive(queue, credit=1)
     ((_, token, _),) = receiver.take()
@@ -104,7 +104,7 @@ def test_a_dead_letter_cannot_be_dead_lettered_again():
 
 
 @pytest.mark.parametrize("config", [{"ttl_s": 5}, {"ttl_s": 900}])
-def test_the_shorter_of_two_times_to_live_applies(config):
+def test_the_shorter_time_to_live_of_message_and_queue_applies(config):
     queue, clock = subscription(**config)
     queue.put(message("a", ttl_ms=10_000), clock())
     clock.advance(4.9)

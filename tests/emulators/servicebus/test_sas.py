@@ -1,4 +1,6 @@
-"""Tests of SAS tokens: which of them are accepted for which entities."""
+"""
+Tests of shared access signature (SAS) tokens: which tokens the emulator accepts, and for which entities.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_a_signed_token_is_valid_until_it_expires():
         ("", "MalformedToken"),
     ],
 )
-def test_any_other_token_is_refused_with_a_reason(text, words):
+def test_an_invalid_token_is_refused_with_a_reason(text, words):
     with pytest.raises(InvalidToken, match=words):
         verify(text, "sb://host/events", KEYS, 1000)
 

@@ -18,7 +18,7 @@ def session_queue(**config):
 
 
 def put(queue, clock, *names):
-    """Put messages into the queue. The first letter of a name is its session: "a1" goes to session a."""
+    """Put a message with each of these ids into the queue. The first letter of an id is its session: "a1" is of session a."""
     for name in names:
         queue.put(message(name, session_id=name[0]), clock())
 
@@ -32,7 +32,7 @@ def accept(queue, session_id=None, credit=1000, container=None):
     return receiver
 
 
-def test_the_next_available_session_is_the_oldest_that_is_not_locked():
+def test_a_receiver_of_any_session_gets_the_oldest_session_that_is_not_locked():
     queue, clock = session_queue()
     put(queue, clock, "a1", "b1", "c1")
     assert ["a", "b", "c"] == [accept(queue).session.id for _ in range(3)]
@@ -48,7 +48,7 @@ def test_a_waiting_receiver_gets_the_next_session_that_becomes_free():
     assert "a" == second.session.id
 
 
-def test_a_held_session_cannot_be_locked_again():
+def test_a_receiver_cannot_lock_a_session_that_is_already_locked():
     queue, clock = session_queue()
     put(queue, clock, "a1")
     accept(queue, "a")
@@ -63,7 +63,7 @@ def test_a_session_without_messages_can_be_accepted_by_name():
 
 def test_a_session_whose_lock_expired_goes_to_the_next_receiver():
     """
-    When the lock of a session expires, the link of its receiver is detached and the unsettled delivery counts.
+    The link of the old receiver is detached. Its unsettled delivery counts as a delivery of the message.
     """
     queue, clock = session_queue(lock_s=10)
     put(queue, clock, "a1", "a2")
@@ -90,7 +90,7 @@ def test_only_the_connection_that_holds_a_session_may_act_on_it():
         queue.sessions.get("b", "mine")
 
 
-def test_a_subscription_with_sessions_dead_letters_a_message_without_one():
+def test_a_subscription_with_sessions_dead_letters_a_message_without_session_id():
     queue, clock = session_queue()
     queue.put(message("lost"), clock())
     (entry,) = queue.dead_letters.entries.values()
@@ -100,7 +100,7 @@ def test_a_subscription_with_sessions_dead_letters_a_message_without_one():
 
 
 def test_the_state_of_a_session_is_kept_until_it_is_cleared():
-    """The state of a session is kept even while the session has neither messages nor a holder."""
+    """It stays even if the session has no messages, and no receiver has locked it."""
     queue, clock = session_queue()
     put(queue, clock, "a1")
     receiver = accept(queue, "a")
@@ -125,7 +125,7 @@ def test_a_finished_session_without_state_is_removed_from_memory():
     assert (0, 0, 0) == (queue.sessions.count, queue.active, len(queue.sessions._held))
 
 
-def test_a_session_whose_messages_have_expired_is_not_offered():
+def test_no_receiver_gets_a_session_whose_messages_have_expired():
     queue, clock = session_queue(ttl_s=5)
     put(queue, clock, "a1")
     clock.advance(5)
@@ -134,7 +134,7 @@ def test_a_session_whose_messages_have_expired_is_not_offered():
 
 
 def test_a_deferred_message_stays_deferred_when_its_session_is_lost():
-    """Only the holder of a session can receive its deferred messages by their sequence numbers."""
+    """Only a receiver that has locked the session can receive the message, by its sequence number."""
     queue, clock = session_queue(lock_s=10)
     put(queue, clock, "a1")
     receiver = accept(queue, "a")
@@ -148,8 +148,8 @@ def test_a_deferred_message_stays_deferred_when_its_session_is_lost():
     assert 1 == len(queue.receive_deferred([1], session=again.session, receive_and_delete=False))
 
 
-def test_sessions_with_messages_or_state_are_listed():
-    """If the request names a time, only sessions whose state was changed since then are listed."""
+def test_the_list_of_sessions_has_those_with_messages_or_state():
+    """The test also checks a request that names a time: the list then has only the sessions whose state was changed since that time."""
     queue, clock = session_queue()
     put(queue, clock, "b1", "a1")
     receiver = accept(queue, "c")

@@ -1,5 +1,6 @@
 """
-Tests of SQL filters: three truth values, system and custom properties, and expressions that are refused.
+Tests of SQL filters of subscriptions: conditions that are true, false or unknown, system and custom properties, and expressions that the
+emulator refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def accepts(text, parameters=None):
         "[odd name] > 1", "n = @three AND s = @low", "NOT n = 4 AND NOT n = 5", "s = 'low' OR missing = 1",
     ],
 )  # fmt: skip
-def test_a_true_condition_selects_the_message(text):
+def test_a_filter_whose_condition_is_true_selects_the_message(text):
     assert accepts(text, {"@three": 3, "@low": "low"})
 
 
@@ -40,7 +41,7 @@ def test_a_true_condition_selects_the_message(text):
         "missing NOT LIKE 'a'", "s = 'LOW'", "sys.Label = 'x'", "s LIKE 'l%w%x'", "n = NULL", "s LIKE 'lo!_' ESCAPE '!'",
     ],
 )  # fmt: skip
-def test_a_false_or_unknown_condition_does_not_select_the_message(text):
+def test_a_filter_whose_condition_is_false_or_unknown_selects_no_message(text):
     assert not accepts(text)
 
 
@@ -49,12 +50,12 @@ def test_a_false_or_unknown_condition_does_not_select_the_message(text):
     ["", "n =", "n = 3 4", "n == 3", "(n = 3", "sys.Nothing = 1", "other.n = 1", "n = @none", "n + 1 = 4", "newid() = 1", "("
      * 100],
 )  # fmt: skip
-def test_an_expression_that_cannot_be_parsed_is_refused(text):
+def test_a_filter_that_cannot_be_parsed_is_refused(text):
     with pytest.raises(ValueError, match=r"SQL filter|system property|scopes|parameter"):
         accepts(text)
 
 
 @given(st.text(alphabet="n=<>()' andortliks@[]1.,", max_size=30))
-def test_any_text_is_parsed_or_refused(text):
+def test_the_parser_of_filters_accepts_or_refuses_any_text(text):
     with contextlib.suppress(ValueError):
         accepts(text)

@@ -16,7 +16,7 @@ def stored(instance, path="t/Subscriptions/s"):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 30)), max_size=40))
-def test_duplicate_detection_agrees_with_a_model(sends):
+def test_a_topic_drops_copies_of_a_message_only_within_its_window(sends):
     instance, clock = topic_broker(dedup_window_s=40)
     topic = instance.topic("t")
     first_seen, expected = {}, 0
@@ -41,7 +41,7 @@ def test_an_idle_topic_forgets_old_message_ids():
     assert 0 == topic.remembered
 
 
-def test_a_batch_with_one_refused_message_stores_no_message():
+def test_a_topic_stores_no_message_of_a_batch_with_one_refused_message():
     instance, _ = broker({"queues": [{"name": "q", "requires_session": True, "dedup_window_s": 60}]})
     with pytest.raises(AmqpError, match="not-allowed"):
         instance.topic("q").publish([message("a", session_id="s"), message("b")])
@@ -72,8 +72,8 @@ def test_the_time_to_live_of_the_topic_limits_that_of_its_messages():
     assert [] == stored(instance)
 
 
-def test_a_scheduled_message_counts_as_a_first_copy_from_the_start():
-    """Until a scheduled message is due, later messages with its id are already dropped as duplicates."""
+def test_the_topic_detects_duplicates_of_a_scheduled_message_before_it_is_due():
+    """While the scheduled message waits, the topic already drops other messages with the same id."""
     instance, clock = topic_broker(dedup_window_s=600)
     topic = instance.topic("t")
     topic.publish([scheduled("later", clock() + 50)])
@@ -92,7 +92,7 @@ def test_the_time_to_live_of_a_scheduled_message_begins_when_it_is_due():
     assert [] == stored(instance)
 
 
-def test_a_scheduled_message_can_be_cancelled_once():
+def test_a_scheduled_message_can_be_cancelled_only_once():
     instance, clock = topic_broker()
     topic = instance.topic("t")
     first, second = topic.schedule([scheduled("a", clock() + 50), scheduled("b", clock() + 50)])

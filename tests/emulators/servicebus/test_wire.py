@@ -1,5 +1,5 @@
 """
-Tests of the emulator's AMQP protocol with frames that the SDK never sends, and of the promises that every peer may rely on.
+Tests of the emulator's AMQP protocol on the level of frames: frames that the SDK never sends, and answers on which every client relies.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def test_a_sender_link_announces_its_size_limits_and_grants_credit(client)
 
 
 async def test_a_transfer_in_several_frames_is_one_message(server, client):
-    """A transfer in several frames is one message, and an aborted transfer is none."""
+    """The test also checks that an aborted transfer is no message."""
     payload = encoded(b"y" * 500, message_id="whole")
     client.send(sender(), wire.transfer(2, 0, b"half", more=True), wire.transfer(2, 0, b"", aborted=True))
     client.send(
@@ -122,7 +122,7 @@ async def test_a_malformed_message_is_rejected_without_detaching_the_link(server
     assert 1 == server.broker.topic("t").published
 
 
-async def test_a_settled_transfer_is_stored_without_an_answer(server, client):
+async def test_the_broker_stores_a_settled_transfer_without_an_answer(server, client):
     client.send(sender(), wire.transfer(2, 0, encoded(), settled=True), wire.transfer(2, 1, encoded()))
     assert 1 == (await client.until(Code.DISPOSITION))[1]
     assert 2 == server.broker.topic("t").published
@@ -132,12 +132,12 @@ async def test_credit_is_counted_from_the_deliveries_that_the_receiver_has_seen(
     await filled(server, client, "a", "b", "c", "d")
     client.send(wire.flow(3, 1))
     assert 0 == (await client.until(Code.TRANSFER))[1]
-    # The receiver granted two before it had seen the first delivery. So only one more may come.
+    # The receiver grants two messages, counted from delivery 0, but it has got one message already. So only one more may come.
     client.send(wire.flow(3, 2, delivery_count=0), wire.flow(3, 0, delivery_count=2, echo=True))
     assert [Code.TRANSFER, Code.FLOW] == [(await client.read())[0] for _ in range(2)]
 
 
-async def test_drain_uses_up_the_credit(server, client):
+async def test_a_receiver_that_drains_its_link_uses_up_its_credit(server, client):
     await filled(server, client, "a")
     client.send(wire.flow(3, 10, drain=True))
     assert 0 == (await client.until(Code.TRANSFER))[1]
@@ -145,9 +145,9 @@ async def test_drain_uses_up_the_credit(server, client):
     assert (10, 0, True) == (fields[5], fields[6], fields[8])
 
 
-async def test_a_released_delivery_keeps_its_place_in_the_queue(server, client):
+async def test_a_released_message_keeps_its_place_in_the_queue(server, client):
     """
-    A delivery that the receiver releases comes again in its old place, and does not count as a delivery.
+    When a receiver releases a message, it is delivered again before later messages, and its delivery count does not grow.
     """
     await filled(server, client, "a", "b")
     client.send(wire.flow(3, 1))
@@ -158,9 +158,7 @@ async def test_a_released_delivery_keeps_its_place_in_the_queue(server, client):
 
 
 async def test_the_broker_confirms_a_settlement_with_the_same_outcome(server, client):
-    """
-    The broker confirms each settlement with its outcome, but leaves out the error of a dead-letter rejection.
-    """
+    """Only the details may differ: the confirmation of a rejection lacks the error with which the receiver rejected the message."""
     await filled(server, client, "a", "b", "c")
     client.send(wire.flow(3, 3))
     for _ in range(3):
@@ -175,7 +173,7 @@ async def test_the_broker_confirms_a_settlement_with_the_same_outcome(server, cl
     ]
 
 
-async def test_one_disposition_settles_a_range_of_any_size(server, client):
+async def test_one_disposition_can_settle_a_range_of_deliveries_of_any_size(server, client):
     await filled(server, client, "a", "b", "c")
     client.send(wire.flow(3, 3))
     for _ in range(3):
@@ -326,7 +324,7 @@ async def test_a_protocol_violation_closes_only_its_own_connection(server, clien
         pass
 
 
-async def test_an_unattached_handle_ends_only_its_amqp_session(client):
+async def test_a_transfer_on_an_unattached_handle_ends_only_its_amqp_session(client):
     client.send(wire.transfer(9, 0, b"x"))
     assert "amqp:session:unattached-handle" == condition(await client.until(Code.END), 0)
     client.send(wire.detach(2), wire.end(), wire.begin(1), sender())
@@ -361,7 +359,7 @@ async def test_a_large_delivery_is_split_into_frames_of_the_peer_s_size(server):
         assert b"b" * 900 in b"".join(payload for _, _, payload in pieces)
 
 
-async def test_the_broker_waits_with_deliveries_while_a_peer_does_not_read(server, client):
+async def test_the_broker_stops_deliveries_while_a_peer_does_not_read(server, client):
     body = b"b" * 900
     server.broker.topic("t").publish([message(str(number), body=body) for number in range(20_000)])
     client.writer.transport.pause_reading()
@@ -468,7 +466,9 @@ async def test_an_impossible_management_request_is_answered_with_an_error(client
 
 
 async def test_an_outage_may_begin_before_a_connection_is_established(server):
-    """The event loop takes one turn between accepting a socket and calling `connection_made`."""
+    """
+    asyncio accepts the socket first, and calls `connection_made` a little later, so a planted outage may begin in between.
+    """
     ours, theirs = socket.socketpair()
     frames = server._accept()
     server.drop_connections()

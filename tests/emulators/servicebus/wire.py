@@ -91,7 +91,7 @@ def transfer(
 
 
 def sections(payload):
-    """Return the sections of a message by their codes."""
+    """Return the sections of an encoded AMQP message (header, properties, body, …) under their codes."""
     out, position = {}, 0
     while position < len(payload):
         section, position = decode(payload, position)
@@ -140,9 +140,10 @@ def request(handle, number, properties, body, *, channel=1):
 
 def greeting():
     """
-    Return all frames that open an authorised connection, to be sent at once.
+    Return all frames that open a connection with a valid token. The client sends them at once.
 
-    Channel 0 then has $cbs, and channel 1 an empty session.
+    Afterwards, channel 0 has the links to `$cbs`, which takes tokens, and channel 1 has an AMQP session
+    without links.
     """
     return b"".join([
         SASL, sasl_init(), AMQP, open_frame(), begin(0), begin(1),
@@ -177,7 +178,7 @@ class WireClient:
                 return int(described.descriptor), described.value, body[position:]
 
     async def until(self, code):
-        """Read up to the next frame of this code, and return its fields."""
+        """Skip frames until one has this code, and return its fields."""
         while True:
             got = await self.read()
             assert got is not None, f"closed before 0x{code:02x}"
@@ -185,7 +186,7 @@ class WireClient:
                 return got[1]
 
     async def delivered(self):
-        """Read up to the next transfer, and return its fields and payload."""
+        """Skip frames until a transfer comes, and return its fields and payload."""
         while (got := await self.read())[0] != Code.TRANSFER:
             pass
         return got[1:]
