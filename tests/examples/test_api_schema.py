@@ -58,7 +58,7 @@ def server() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def session() -> Iterator[requests.Session]:
     with requests.Session() as session:
-        session.trust_env = False  # or it looks for proxies at each of the thousand requests
+        session.trust_env = False  # otherwise the session looks for a proxy at each request
         yield session
 
 

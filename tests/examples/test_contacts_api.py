@@ -92,7 +92,7 @@ async def test_stored_documents_have_the_shape_that_other_languages_expect(
     )
 
 
-async def test_a_contact_in_the_flat_form_of_the_sample_is_accepted(api: Client):
+async def test_a_contact_with_flat_fields_as_in_microsoft_s_sample_is_accepted(api: Client):
     location, _ = await created(
         api,
         {
@@ -245,7 +245,7 @@ async def test_the_refusal_of_an_invalid_contact_names_the_wrong_field(
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"\xff\xfe", b'{"name": {"firstName": "\\ud800", "lastName": "x"}}', b"[" * 50_000]
 )
-async def test_a_body_that_is_no_json_is_refused(api: Client, raw: bytes):
+async def test_the_api_refuses_a_body_that_is_no_json(api: Client, raw: bytes):
     answer = await api.post("/api/contacts", data=raw, headers={"Content-Type": "application/json"})
     assert_problem(answer, 400)
 
@@ -271,12 +271,12 @@ async def test_a_contact_of_the_dotnet_program_can_be_changed(api: Client, conta
     assert at < kept["data"]["modifiedAt"] == events(container)[-1]["data"]["createdAt"]
 
 
-async def test_an_email_address_that_the_sample_accepts_is_accepted(api: Client):
+async def test_an_email_address_that_microsoft_s_sample_accepts_is_accepted(api: Client):
     location, _ = await created(api, {**JANE, "email": "Ada@LOCALHOST"})
     assert "Ada@LOCALHOST" == (await api.get(location)).body["email"]
 
 
-async def test_an_etag_longer_than_the_sample_allows_is_refused(api: Client):
+async def test_an_etag_longer_than_microsoft_s_sample_allows_is_refused(api: Client):
     location, _ = await created(api)
     assert_problem(await api.delete(location, headers={"ETag": "x" * 51}), 400)
     assert_problem(await api.delete(location, headers={"ETag": "x" * 50}), 412)

@@ -105,7 +105,7 @@ async def test_a_committed_event_takes_effect_once_through_both_functions(app: M
             person.rename("ADA", "ada-2")
             await uow.commit()
         batch = documents(*await changes(local))
-        for _ in range(2):  # a batch may come again
+        for _ in range(2):  # the host may pass the same batch again
             await app.relay(batch)
 
         names = []
@@ -115,7 +115,7 @@ async def test_a_committed_event_takes_effect_once_through_both_functions(app: M
         ):
             while len(names) < 2:
                 for message in await receiver.receive_messages(1, max_wait_time=20):
-                    for deliveries in (1, 2):  # so may a message
+                    for deliveries in (1, 2):  # the host may deliver a message twice
                         await app.account(received(message_from(message), deliveries=deliveries))
                     await receiver.complete_message(message)
                     async with outbox.unit_of_work() as uow:
@@ -138,7 +138,7 @@ async def commit_what_is_too_large(app: ModuleType, local: Local) -> None:
     await app.events.aclose()
 
 
-def test_parked_list_shows_the_keys_that_the_relay_function_parked(app: ModuleType, local: Local):
+def test_the_command_parked_list_shows_the_keys_that_the_relay_function_parked(app: ModuleType, local: Local):
     asyncio.run(commit_what_is_too_large(app, local))
     shown = local.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked", OUTBOX_PROCESSOR_NAME="functions")
 

@@ -1,5 +1,5 @@
 """
-The scenarios that Microsoft's sample tests with its contacts, here on the memory store and through the vendor SDK.
+Tests of the scenarios that Microsoft's sample tests with its contacts. They run on the memory store and through the vendor SDK.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def john(**fields: Any) -> Contact:
 
 
 async def test_a_new_contact_is_stored_as_two_documents(uow: ContactsUnitOfWork):
-    """A new contact is stored with one event, however many of its fields were set."""
+    """The documents are the contact and its only event. There is one event, however many fields of the contact were set."""
     uow.contacts.create(john())
     commit = await uow.commit()
 
     assert (2, ["ContactCreatedEvent"]) == (commit.operations, [event.action for event in commit.events])
 
 
-async def test_a_read_contact_has_an_etag(uow: ContactsUnitOfWork, contact_id: str):
+async def test_a_contact_that_was_read_has_an_etag(uow: ContactsUnitOfWork, contact_id: str):
     contact = await uow.contacts.read(contact_id)
     assert ("John", True) == (contact.name.first_name, bool(contact.etag))
 

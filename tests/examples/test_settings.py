@@ -24,7 +24,7 @@ def test_a_connection_string_is_the_only_required_setting(monkeypatch: pytest.Mo
 
 def test_an_endpoint_may_replace_the_connection_string(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOX_COSMOS_ENDPOINT", "https://a.documents.azure.com")
-    monkeypatch.setenv("OUTBOX_COSMOS_CONNECTION_STRING", "")  # empty is not set
+    monkeypatch.setenv("OUTBOX_COSMOS_CONNECTION_STRING", "")  # an empty variable counts as not set
     assert "https://a.documents.azure.com" == Settings().cosmos_endpoint
 
 

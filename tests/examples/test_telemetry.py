@@ -24,7 +24,8 @@ with exporting("contacts-api"):
     print(trace.get_tracer_provider().resource.attributes["service.name"])
 """
 
-# The application exists before telemetry is set up, as in `examples.contacts.api`.
+# As in `examples.contacts.api`, create the application before telemetry is set up: its requests must be
+# traced all the same.
 _TAKE_REQUESTS = """
 import asyncio
 from fastapi import FastAPI
@@ -84,7 +85,7 @@ def run(program: str, variables: dict[str, str]) -> str:
     """
     Run a program in a process of its own and return what it prints.
 
-    A telemetry provider stays set for the rest of a process, so the test cannot set one in its own.
+    A telemetry provider stays set for the rest of a process, so the test cannot set one in its own process.
     """
     plain = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
     return subprocess.run(  # noqa: S603 - our own program
@@ -93,10 +94,10 @@ def run(program: str, variables: dict[str, str]) -> str:
 
 
 def test_a_trace_in_application_insights_begins_with_the_http_request() -> None:
-    """Requests of health probes have no trace."""
+    """The test also checks that requests of health probes have no trace."""
     with ingestion() as (connection_string, items):
         run(_TAKE_REQUESTS, {"APPLICATIONINSIGHTS_CONNECTION_STRING": connection_string})
-    # The description of the process arrives as a metric, so metrics are left out.
+    # Leave out metrics, which also arrive: the exporter sends one that describes the process.
     spans = [item for item in items if item["data"]["baseType"] != "MetricData"]
     commit, request = sorted(spans, key=lambda item: str(item["data"]["baseType"]))
 
