@@ -44,7 +44,7 @@ def received(
 @st.composite
 def histories(draw):
     """
-    Return events of several contacts in the order of commits, and again in an order in which a subscriber may see the sessions.
+    Return events of several contacts in the order of their commits, and the same events in an order in which a subscriber may get them.
     """
     contacts = draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=5), min_size=1, max_size=5))
     queues = [
@@ -63,7 +63,7 @@ def histories(draw):
 
 
 @given(histories())
-def test_a_correct_history_passes_in_any_interleaving_of_its_sessions(history):
+def test_a_correct_history_passes_the_audit_in_any_interleaving_of_its_sessions(history):
     committed, arrived = history
     verdict = audit(committed, [received(one) for one in arrived])
     assert verdict.passed
@@ -97,7 +97,7 @@ def test_every_further_copy_of_a_message_counts_as_a_duplicate(history, data):
 
 
 @given(histories(), st.data())
-def test_a_shuffle_passes_only_if_it_keeps_the_order_of_each_contact(history, data):
+def test_the_audit_passes_shuffled_messages_only_if_each_contact_stays_in_order(history, data):
     committed, arrived = history
     shuffled = data.draw(st.permutations(arrived))
     in_order = all(
@@ -130,7 +130,7 @@ def test_the_audit_does_not_trust_the_versions_in_message_properties():
     assert (first.event_id,) == audit([first, second], lying).out_of_order
 
 
-def test_latencies_are_percentiles_of_first_copies_by_nearest_rank():
+def test_latency_percentiles_count_only_the_first_copy_of_each_message():
     events = [event(contact, 1) for contact in range(100)]
     messages = [received(one, after_ms=rank) for rank, one in enumerate(events, 1)]
     late_copy = received(events[0], after_ms=10_000)

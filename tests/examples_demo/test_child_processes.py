@@ -37,7 +37,7 @@ async def start(children: Children, code: str, name: str = "child", *, announces
     return child
 
 
-async def test_leaving_the_context_kills_children_that_ignore_sigterm(tmp_path):
+async def test_child_processes_that_ignore_sigterm_are_killed_at_the_end(tmp_path):
     async with Children(tmp_path, grace_seconds=0.3) as children:
         polite = await start(children, FOREVER, "polite")
         stubborn = await start(children, STUBBORN, "stubborn")
@@ -46,7 +46,7 @@ async def test_leaving_the_context_kills_children_that_ignore_sigterm(tmp_path):
     assert not alive(stubborn.pid)
 
 
-async def test_guarded_work_is_cancelled_when_a_child_dies(tmp_path):
+async def test_the_demo_s_work_is_cancelled_when_a_child_process_dies(tmp_path):
     async with Children(tmp_path) as children:
         child = await start(children, "import sys; print('{}', flush=True); sys.exit('no disk')")
         with pytest.raises(ChildDied, match="died unexpectedly: exit 1"):
@@ -54,7 +54,7 @@ async def test_guarded_work_is_cancelled_when_a_child_dies(tmp_path):
         assert "no disk" in child.tail()
 
 
-async def test_the_death_of_a_child_is_raised_instead_of_the_error_that_it_caused(tmp_path):
+async def test_the_death_of_a_child_is_reported_instead_of_the_error_that_it_caused(tmp_path):
     async with Children(tmp_path) as children:
         child = await start(children, FOREVER)
 
@@ -69,7 +69,7 @@ async def test_the_death_of_a_child_is_raised_instead_of_the_error_that_it_cause
 @pytest.mark.parametrize(
     "code", ["import sys; sys.exit(2)", "print('Traceback', flush=True); import time; time.sleep(600)"]
 )
-async def test_a_server_without_a_readable_announcement_counts_as_dead(tmp_path, code):
+async def test_a_server_process_that_announces_no_readable_address_counts_as_dead(tmp_path, code):
     async with Children(tmp_path) as children:
         child = await start(children, code, announces=False)
         child = await children.start("server", ("-c", code), env=os.environ, announces=True)
@@ -79,7 +79,7 @@ async def test_a_server_without_a_readable_announcement_counts_as_dead(tmp_path,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
-async def test_children_die_with_their_killed_parent(tmp_path):
+async def test_child_processes_die_with_their_killed_parent(tmp_path):
     code = textwrap.dedent(f"""
         import asyncio, os, pathlib
         from cosmos_outbox_testing.verify.child_processes import Children

@@ -42,7 +42,7 @@ CHANGES = (
 
 
 async def test_each_event_of_a_contact_changes_its_directory_entry_once():
-    """The directory records an event of its own for each change of an entry."""
+    """The test also checks that the directory records an event of its own for each change of an entry."""
     harness = OutboxHarness()
     sent = [harness.deliver(consumer, event, key="c1") for event in (CREATED, *CHANGES)]
     delivered = await harness.consume_all(consumer)
@@ -80,7 +80,7 @@ async def test_the_directory_reads_the_events_of_the_dotnet_program():
     }
     events = [
         {**head, "id": "e1", "action": "ContactCreatedEvent", "contact": contact},
-        {**head, "id": "e2", "action": "ContactEmailUpdatedEvent"},  # of null, which it omits
+        {**head, "id": "e2", "action": "ContactEmailUpdatedEvent"},  # .NET leaves out an address that is null
         {**head, "id": "e3", "action": "ContactDescriptionUpdatedEvent"},
     ]
     messages = [

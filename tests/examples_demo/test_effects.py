@@ -51,7 +51,7 @@ ALL = [event.event_id for event in COMMITTED]
 def test_the_audit_of_effects_names_the_events_that_went_wrong(
     order: list[str], wrong: dict[str, tuple[str, ...]]
 ):
-    effects = effects_of(COMMITTED, recorded(*order)[::-1])  # read in any order
+    effects = effects_of(COMMITTED, recorded(*order)[::-1])  # a query may return the events in any order
     assert effects.passed is (not wrong)
     assert wrong == {
         name: found

@@ -24,7 +24,7 @@ messages = st.builds(
 
 
 @given(st.lists(messages, max_size=8), st.data())
-def test_each_record_is_read_once_wherever_a_write_was_interrupted(tmp_path_factory, written, data):
+def test_each_received_message_is_read_once_although_writes_are_interrupted(tmp_path_factory, written, data):
     path = tmp_path_factory.mktemp("record") / "received.jsonl"
     reader = RecordReader(path)
     content = "".join(map(to_line, written)).encode()

@@ -52,7 +52,7 @@ def rendered(renderable) -> str:
     return console.file.getvalue()
 
 
-def test_the_json_has_exactly_the_documented_keys():
+def test_the_demo_s_json_has_exactly_the_documented_keys():
     effects = Effects(effects=7, lost=("a", "b", "d"), doubled=("e",), out_of_order=("f", "g"))
     result = json.loads(to_json(outcome(lost=("a", "b"), delivered=8, duplicated=("c",), effects=effects)))
     assert KEYS == list(result)
@@ -75,20 +75,20 @@ def test_the_json_has_exactly_the_documented_keys():
         {"problems": ("worker-2 did not stop cleanly: exit 1",)},
     ],
 )
-def test_a_single_problem_fails_the_outcome(wrong):
+def test_a_single_problem_makes_the_demo_fail(wrong):
     assert outcome().passed
     assert not outcome(**wrong).passed
     assert "FAILED" in rendered(table(outcome(**wrong)))
 
 
-def test_the_explanation_lists_lost_events_and_problems():
+def test_the_demo_s_explanation_lists_lost_events_and_problems():
     console = Console(file=io.StringIO(), width=200)
     explain(outcome(lost=("event-1",), problems=("nothing arrived for 120 s",)), console)
     assert "lost: event-1" in console.file.getvalue()
     assert "nothing arrived for 120 s" in console.file.getvalue()
 
 
-def test_the_line_and_the_picture_show_progress_and_lease_owners():
+def test_the_demo_s_progress_line_and_live_picture_show_the_lease_owners():
     progress = Progress(contacts_wanted=20, phase="loading", contacts_written=7, committed=40, delivered=30)
     progress.owners = {"0": "worker-1", "1": None}
     progress.notes.append("killed worker-2")
