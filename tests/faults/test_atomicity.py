@@ -48,13 +48,15 @@ ROUNDS = int(os.environ.get("OUTBOX_TEST_FAULT_ROUNDS", examples(6, many=20)))
 
 @dataclass
 class Ledger:
-    """Counts and lists what commit() reported to its callers."""
+    """What `commit()` reported to its callers: how many commits succeeded, failed or had an unknown outcome."""
 
-    unread: int = 0  # reads that failed, so that nothing was tried
+    unread: int = 0  # how many reads failed, so that no commit was tried
     tried: int = 0
-    succeeded: list[tuple[str, int, list[str]]] = field(default_factory=list)  # contact, version, events
-    failed: list[list[str]] = field(default_factory=list)  # events that must not be there
-    unknown: list[list[str]] = field(default_factory=list)  # events of which all or none must be there
+    # for each commit that succeeded: the contact, its version, and the ids of the events
+    succeeded: list[tuple[str, int, list[str]]] = field(default_factory=list)
+    failed: list[list[str]] = field(default_factory=list)  # ids of events that must not be stored
+    # the ids of the events of each commit with an unknown outcome, which must be stored all or not at all
+    unknown: list[list[str]] = field(default_factory=list)
 
 
 class Noted(DomainEvent):
@@ -86,7 +88,7 @@ async def test_a_commit_is_stored_completely_or_not_at_all(
     await _raced(definition, partial(_created, kind), partial(_race, kind), capsys, seed=1)
 
 
-async def test_a_commit_of_an_application_s_own_documents_is_atomic_too(capsys: pytest.CaptureFixture[str]):
+async def test_a_commit_of_an_application_s_own_documents_is_atomic(capsys: pytest.CaptureFixture[str]):
     await _raced(SdkPartitionKey("/partitionKey"), _created_own, _race_own, capsys, seed=2)
 
 
@@ -112,7 +114,7 @@ async def _raced(
             for number in range(TASKS):
                 tasks.create_task(race(store, ids, ledger, number))
         server.faults.clear()
-        await asyncio.sleep(0.3)  # requests that the emulator delays are on their way for 0.2 s
+        await asyncio.sleep(0.3)  # until requests that the emulator delays by 0.2 s have been executed
         documents = [document async for document in container.query_items("SELECT * FROM c")]
 
     torn = _torn(ledger, documents)
