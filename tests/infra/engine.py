@@ -48,7 +48,7 @@ class Images:
 
 
 def checked(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a command that must succeed, and return what it prints."""
+    """Run a command that has to succeed, and return what it prints. If it fails, fail the test with its output."""
     done = subprocess.run(  # noqa: S603 # commands of the tests
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -71,7 +71,8 @@ def find_engine() -> Engine:
     if shutil.which("docker") and _answers():
         return Engine(build=("docker", "build"), run=("docker", "run", "--network=host"), control="docker")
     if shutil.which("buildah") and shutil.which("podman") and shutil.which("runc") and os.geteuid() == 0:
-        limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")  # a sandbox may not raise them
+        # In a sandbox, podman's default limits may be higher than the sandbox allows.
+        limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
         return Engine(
             build=(
                 "buildah",
@@ -110,7 +111,7 @@ def build_command(engine: Engine, target: str, tag: str, arguments: tuple[str, .
 
 
 def local_bases(engine: Engine, scratch: Path) -> tuple[str, ...]:
-    """Make stand-ins for both base images. Only the interpreter differs: it is Debian's Python 3.11."""
+    """Make stand-ins for the two base images of `worker/Dockerfile`. Only the interpreter differs: it is Debian's Python 3.11."""
     python, uv = "localhost/outbox-python-base:test", "localhost/outbox-uv-base:test"
     if not engine.call("images", "-q", python):
         if not shutil.which("mmdebstrap"):
@@ -142,7 +143,7 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
     """
     Yield an environment in which the docker client finds an engine that has the images.
 
-    Podman cannot be that engine: without systemd it runs no health checks, for which compose waits.
+    Podman cannot be that engine: without systemd it runs no health checks, and compose waits for them.
     """
     if images.engine.control == "docker":
         yield dict(os.environ)
@@ -150,8 +151,9 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
     daemon = shutil.which("dockerd")
     if daemon is None:
         pytest.skip("NOT VERIFIED: no Docker engine for the compose stack (Debian: docker.io)")
-    # Containers get the variables of a proxy that cannot resolve the names of a compose network, as on a machine behind a
-    # proxy.
+    # Give containers the address of a proxy that does not work, as on a machine behind a proxy. Programs in
+    # the stack must reach each other without it, because a proxy cannot resolve the names of a compose
+    # network.
     proxies = {"default": {"httpProxy": "http://127.0.0.1:1", "httpsProxy": "http://127.0.0.1:1"}}
     (scratch / "config.json").write_text(json.dumps({"proxies": proxies}))
     environment = {
@@ -164,7 +166,7 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
         "exec-root": str(scratch / "exec"),
         "pidfile": str(scratch / "pid"),
         "hosts": [environment["DOCKER_HOST"]],
-        "bridge": "none",  # it belongs to the engine of the machine, if there is one
+        "bridge": "none",  # the machine's own docker engine, if there is one, uses the default bridge
     }
     (scratch / "daemon.json").write_text(json.dumps(settings))
     command = [daemon, "--config-file", str(scratch / "daemon.json")]
@@ -182,5 +184,5 @@ def docker_with(images: Images, scratch: Path) -> Iterator[dict[str, str]]:
             yield environment
         finally:
             process.terminate()
-    # The folder has a gigabyte, and pytest would keep it for the next three runs.
+    # Delete the engine's data of about a gigabyte: pytest would keep the folder for the next three runs.
     shutil.rmtree(scratch / "data", ignore_errors=True)

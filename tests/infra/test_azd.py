@@ -26,7 +26,7 @@ GIVEN = {
 DECLARED = dict(re.findall(r"^param (\w+) \w+(?: = (.+))?$", BICEP, re.MULTILINE))
 
 
-def test_each_service_of_azure_yaml_is_an_app_with_that_tag():
+def test_each_service_of_azure_yaml_is_a_container_app_of_the_template():
     assert PROJECT["services"].keys() == deployed("defaults").apps().keys()
     assert {"containerapp"} == {service["host"] for service in PROJECT["services"].values()}
 
@@ -50,7 +50,7 @@ def test_each_service_is_built_from_the_docker_stage_of_its_name(name: str):
     assert "${SERVICE}" == re.findall(r"^FROM (.*)$", dockerfile, re.MULTILINE)[-1]
 
 
-def test_each_parameter_exists_and_is_filled_by_azd():
+def test_each_required_parameter_exists_and_is_filled_by_azd():
     of_a_service = {
         name: variable[1]
         for name, variable in GIVEN.items()

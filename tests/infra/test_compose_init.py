@@ -20,7 +20,7 @@ pytestmark = pytest.mark.looptime(False)
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "infra/compose/init.py"
-# The path of the partition key and the default time to live of each container.
+# By container: the path of its partition key, and its default time to live.
 EXPECTED = {
     "data": ("/partitionKey", -1),
     "leases": ("/id", -1),
@@ -82,7 +82,7 @@ async def initialise(urls: str, connection_string: str, *, seconds: str) -> tupl
     return process.returncode or 0, errors.decode()
 
 
-async def test_init_creates_the_containers_once_both_emulators_are_ready(
+async def test_the_init_service_creates_containers_when_both_emulators_are_ready(
     late_service: tuple[str, list[int]], cosmos: str
 ):
     url, answers = late_service
@@ -94,7 +94,7 @@ async def test_init_creates_the_containers_once_both_emulators_are_ready(
     assert EXPECTED == {one["id"]: (*one["partitionKey"]["paths"], one.get("defaultTtl")) for one in made}
 
 
-async def test_init_fails_with_the_name_of_a_service_that_is_not_ready_in_time():
+async def test_the_init_service_fails_and_names_a_service_that_is_not_ready_in_time():
     code, errors = await initialise("http://127.0.0.1:1/ready", "unused", seconds="0")
     assert 1 == code
     assert "http://127.0.0.1:1/ready is not ready after 0 s" in errors

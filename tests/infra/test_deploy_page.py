@@ -20,7 +20,7 @@ BICEP = (ROOT / "infra/main.bicep").read_text()
 PARAMETERS = json.loads((ROOT / "infra/main.parameters.json").read_text())["parameters"]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
-# The variables that `azd env set` may set, with their defaults, from texts such as "${NAME=default}".
+# All texts in which the template reads variables that `azd env set` may set, such as "${NAME=default}".
 READ = [parameter["value"] for parameter in PARAMETERS.values()]
 READ += [
     argument
@@ -55,7 +55,7 @@ def test_every_name_in_a_command_of_a_page_is_declared(page: Path):
     assert set() == unknown_names(page.read_text())
 
 
-def test_the_table_of_options_shows_the_default_of_each():
+def test_the_page_s_table_of_options_shows_the_default_of_each_option():
     rows = re.findall(r"^\| `(?:azd env set )?(\w+)[^|]*\|[^|]*\| (.*?) +\|$", DEPLOY, re.MULTILINE)
     told = {name: default.strip("`") for name, default in rows}
     words = {"no address": "", "no ceiling": "", "the account's": "", "none": "''"}
@@ -67,13 +67,13 @@ def test_the_table_of_options_shows_the_default_of_each():
     }
 
 
-def test_the_job_of_the_page_runs_once_with_a_worker_s_settings():
+def test_the_job_of_the_azure_page_runs_once_with_a_worker_s_settings():
     (text,) = re.findall(r"^```yaml\n# job\.yaml\n(.*?)^```$", DEPLOY, re.DOTALL | re.MULTILINE)
     job = yaml.safe_load(text)["properties"]
     (container,) = job["template"]["containers"]
     names = {variable["name"] for variable in container["env"]} - {"AZURE_CLIENT_ID"}
 
-    # There is no retry, because it would repeat everything that the job did before it failed.
+    # The job must not be retried, because a retry would repeat everything that the job did before it failed.
     assert ("Manual", 0) == tuple(job["configuration"][key] for key in ("triggerType", "replicaRetryLimit"))
     assert set() == names - variables("worker").keys()
     assert names >= {
@@ -101,9 +101,10 @@ def test_each_image_is_pushed_to_the_name_that_the_manifests_pull():
     }
 
 
-def test_the_page_s_command_turns_azd_s_outputs_into_azure_env():
+def test_the_deploy_page_s_command_writes_azd_s_outputs_to_azure_env():
     """
-    All settings of the cluster come from azd, under azd's names. No quotes are left, because kustomize would keep them.
+    All settings of the cluster come from azd, under azd's names. The command removes quotes, because kustomize would
+    keep them.
     """
     (command,) = re.findall(
         r"^azd env get-values \| (.*) > infra/kubernetes/azure\.env$", DEPLOY, re.MULTILINE

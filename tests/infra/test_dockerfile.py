@@ -19,7 +19,7 @@ TARGETS = ("worker", "consumer", "api")
 
 def instructions(target: str) -> dict[str, str]:
     """
-    Return the instructions that apply to an image. Those of the target's stage override those of the runtime stage.
+    Return the instructions that apply to an image. The target's stage overrides instructions of the runtime stage.
     """
     return dict(re.findall(r"^([A-Z]+) (.*)$", STAGES["runtime"] + STAGES[target], re.MULTILINE))
 
@@ -29,7 +29,8 @@ def test_an_image_runs_as_a_numeric_user_without_a_shell(target: str):
     """An image runs as a numeric user, is stopped by SIGTERM, and starts its program without a shell."""
     final = instructions(target)
 
-    # Kubernetes accepts a user as not root only if it is a number other than 0.
+    # Name the user by a number: Kubernetes cannot tell that a user with a name is not root, and would refuse
+    # the image.
     assert ("10001:10001", "SIGTERM", "/app") == (final["USER"], final["STOPSIGNAL"], final["WORKDIR"])
     # With a shell as entry point, the shell would get the signals instead of the program.
     assert json.loads(final["ENTRYPOINT"])[0] in ("python", "cosmos-outbox")
@@ -39,7 +40,8 @@ def test_an_image_runs_as_a_numeric_user_without_a_shell(target: str):
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_health_check_of_an_image_uses_its_program_s_port(target: str):
     final = instructions(target)
-    # The program listens on all addresses, because no probe from outside reaches the loopback address.
+    # The program has to listen on all addresses, because a probe from outside of the container cannot reach
+    # the loopback address.
     said = r'"--host", "0\.0\.0\.0", "--port", "(\d+)"|OUTBOX_HEALTH_PORT=0\.0\.0\.0:(\d+)'
     listens = ["".join(ports) for ports in re.findall(said, STAGES[target])]
 

@@ -1,5 +1,5 @@
 """
-Tests of the image of the emulators without a container engine: they follow its instructions in a folder and start its program.
+Tests of the emulators' image without a container engine: they carry out its Dockerfile in a folder and start the image's program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_the_image_of_the_emulators_has_all_required_packages():
 
 
 def test_the_image_of_the_emulators_exposes_the_ports_of_its_program():
-    """The image of the emulators also runs without privileges."""
+    """The image also has its program run as a user without privileges."""
     assert "\nUSER 10001:10001\n" in FINAL
     assert "\nSTOPSIGNAL SIGTERM\n" in FINAL
     ports = {word for word in command("ENTRYPOINT") if word.isdigit()}
@@ -57,8 +57,8 @@ def test_the_program_of_the_image_starts_and_is_found_healthy(tmp_path: Path):
     for source, target in re.findall(r"^COPY (\w\S*) /app/(\S+)$", BUILD, re.MULTILINE):
         shutil.copytree(FOLDER / source, tmp_path / target)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # Options that come later override earlier ones. The test uses free ports, because another process may use the image's
-    # ports here.
+    # Append options for free ports, because another process may use the image's ports here. The last option
+    # of a name counts.
     words = [*command("ENTRYPOINT"), "--json", "--tls"]
     for port in ("--cosmos-port", "--servicebus-port", "--control-port"):
         words += [port, "0"]

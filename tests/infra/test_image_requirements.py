@@ -59,4 +59,5 @@ def test_an_image_installs_everything_that_its_extras_require(image: str):
             *(project["optional-dependencies"][one] for one in requirement.extras),
         ]
         new = [Requirement(text) for texts in lists for text in texts]
-        asked += [one for one in new if str(one) not in map(str, asked)]  # two of ours name each other
+        # Our packages require each other, so without the condition the loop would not end.
+        asked += [one for one in new if str(one) not in map(str, asked)]

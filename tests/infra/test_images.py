@@ -28,7 +28,8 @@ if not os.environ.get("OUTBOX_TEST_IMAGES"):
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
 
-# The restrictions that Kubernetes and Container Apps are told to apply as well.
+# The restrictions under which the images have to work. Kubernetes and Container Apps are told to apply them,
+# too.
 LOCKED_DOWN = ("--read-only", "--tmpfs=/tmp", "--cap-drop=all", "--security-opt=no-new-privileges")
 
 
@@ -70,7 +71,7 @@ def _refused(images: Images, container: str, url: str) -> str:
 
 
 def _probe_of(described: Mapping[str, Any]) -> list[str]:
-    # docker has the health check inside the configuration, and podman beside it.
+    # In its description of an image, docker has the health check inside of `Config`, and podman beside it.
     health = described["Config"].get("Healthcheck") or described["Healthcheck"]
     test: list[str] = health["Test"]
     return test
@@ -144,7 +145,7 @@ def test_an_image_contains_exactly_the_pinned_packages(images: Images, name: str
 
 
 @pytest.mark.parametrize("name", ["worker", "consumer"])
-def test_a_program_without_settings_names_all_missing_ones(images: Images, name: str):
+def test_a_program_without_settings_names_all_missing_settings(images: Images, name: str):
     """The program names all missing settings and ends with exit code 2."""
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, getattr(images, name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
@@ -158,7 +159,7 @@ def test_a_worker_works_on_a_read_only_file_system(images: Images, provisioned: 
     with _running(images, images.worker, env={**provisioned, "OUTBOX_HEALTH_PORT": "18098"}) as container:
         _wait_for_log(images, container, "LeaseMoved")
         assert "" == _refused(images, container, "http://127.0.0.1:18098/livez")
-        # The worker may own a lease before it has a link to the topic, so readiness may come later.
+        # Wait until the worker is ready: it may own a lease already, but has no link to the topic yet.
         ready = "http://127.0.0.1:18098/readyz"
         wait_until(lambda: not _refused(images, container, ready), lambda: _refused(images, container, ready))
         assert 0 == _stopped(images, container)

@@ -38,7 +38,7 @@ FIRES = {
     "worker-silent": ("outbox.leases.owned", "max(TimeGenerated)", "< ago(10m)"),
     "worker-unready": ("outbox.worker.ready", "min(Sum)", "max(ready)", "== 0"),
 }
-# The reasons in the platform's log entries about a replica that mean trouble.
+# The platform logs what happens to a replica, each time with a reason. These reasons mean trouble.
 REASONS = {"ContainerBackOff", "ContainerCrashing", "ContainerTerminated", "ProbeFailed", "ReplicaUnhealthy"}
 
 
@@ -61,7 +61,8 @@ def shown_after_use() -> list[Sample]:
 @pytest.mark.parametrize("file", ["dashboard.json", "alerts.yaml", "alerts.test.yaml"])
 async def test_dashboard_and_rules_use_only_existing_metrics(file: str):
     text = (OBSERVABILITY / file).read_text()
-    # Labels are removed first. They stand before an equals sign or a colon, in `by (…)`, or in a legend.
+    # Remove labels first, because some look like metrics. A label stands before an equals sign or a colon, in
+    # `by (…)`, or in a legend.
     text = re.sub(r"by \([^)]*\)|\{\{[ $.\w]+\}\}|\{[^{}\n]*\}(?=['\[])|\w+(?=: )", "", text)
     read = set(re.findall(r"\b(?:outbox|messaging|azure_cosmosdb)_\w+", text))
     assert read, "no metric was found: the test reads the wrong text"
@@ -69,7 +70,7 @@ async def test_dashboard_and_rules_use_only_existing_metrics(file: str):
 
 
 async def test_each_metric_is_used_in_a_panel_or_rule():
-    """The queries of dashboard and rules use only labels that their metrics have."""
+    """The test also checks that the queries of dashboard and rules use only labels that their metrics have."""
     panels = (OBSERVABILITY / "dashboard.json").read_text().replace('\\"', '"')
     text = panels + (OBSERVABILITY / "alerts.yaml").read_text()
     shown: dict[str, set[str]] = {}
@@ -94,7 +95,7 @@ async def test_each_metric_is_used_in_a_panel_or_rule():
     assert [] == [one for one in asked if one[1] not in shown[one[0]]]
 
 
-def test_each_metric_that_the_page_alerts_on_has_a_rule():
+def test_each_metric_with_an_alert_on_the_observe_page_has_a_rule():
     page = (OBSERVABILITY.parents[1] / "docs/how-to/observe.md").read_text()
     named = set(re.findall(r"^\| .* \| `(\w+)` \| .* \|$", page, re.MULTILINE))
     words = re.findall(r"\w+", (OBSERVABILITY / "alerts.yaml").read_text())
@@ -103,8 +104,8 @@ def test_each_metric_that_the_page_alerts_on_has_a_rule():
     assert set() == named - ruled
 
 
-async def test_counters_with_rules_on_their_increase_start_at_zero():
-    """If a counter first appeared with its first event, a rule would miss this increase."""
+async def test_counters_whose_increase_raises_an_alert_start_at_zero():
+    """If a counter first appeared with the value 1, the rule of the alert would see no increase."""
     rules = yaml.safe_load((OBSERVABILITY / "alerts.yaml").read_text())["groups"][0]["rules"]
     risen = {name for rule in rules for name in re.findall(r"increase\((\w+)", rule["expr"])}
     new = [sample for sample in shown_by_new_ones() if sample.name in risen]
@@ -140,7 +141,7 @@ async def test_queries_use_only_existing_metrics_and_records():
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_each_query_fires_at_the_expected_threshold(name: str):
+def test_each_alert_query_fires_at_the_expected_threshold(name: str):
     """The test compares metric, aggregations and condition of each query with a table."""
     code = re.sub(r"//.*", "", QUERIES[name]).strip()
     asked = re.search(r"(?:\bName|entry\.event\)?)\s*==\s*'([^']+)'", code)
@@ -152,7 +153,7 @@ def test_each_query_fires_at_the_expected_threshold(name: str):
         assert REASONS >= set(re.findall(r"'(\w+)'", reasons))
 
 
-def test_a_query_for_silence_looks_back_much_longer_than_the_silence():
+def test_a_query_for_silent_workers_looks_back_much_longer_than_the_silence():
     """
     A query that looked back only as far as the silence would never see a worker that had exported metrics before.
     """

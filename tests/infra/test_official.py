@@ -1,4 +1,7 @@
-"""Tests that the suites for other endpoints fail, instead of passing, when they cannot test anything."""
+"""
+Tests that the suites for Microsoft's emulators and for other endpoints fail, and do not pass, when they cannot test
+anything.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def make(target: str, *, path: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    # `-o` keeps make from rebuilding the environment that runs this test.
+    # With `-o`, make does not rebuild the virtual environment, in which this test runs.
     return subprocess.run(  # noqa: S603 # our own Makefile
         ("make", "-o", ".venv/.installed", target),  # noqa: S607 # make is on the path wherever this runs
         cwd=ROOT,

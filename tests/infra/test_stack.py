@@ -30,7 +30,7 @@ SERVICES = ("init", "api", "worker", "consumer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A running compose project."""
+    """The project of `docker-compose.yml`, which a test starts, stops and looks into."""
 
     environment: dict[str, str]
     name: str
@@ -89,7 +89,7 @@ def project(engine: dict[str, str]) -> Iterator[Stack]:
 @pytest.fixture
 def stack(project: Stack) -> Stack:
     """
-    Start the whole stack. If an earlier test stopped a part of it, `init` runs again on the existing containers.
+    Start the whole stack. If an earlier test stopped a part of it, the service `init` runs again on the existing containers.
     """
     project.compose("up", "--detach", "--no-build")
     wait_until(project.answers, lambda: project.log("api"))
@@ -109,7 +109,7 @@ import json, os
 from azure.cosmos import CosmosClient
 client = CosmosClient.from_connection_string(os.environ["OUTBOX_COSMOS_CONNECTION_STRING"])
 container = client.get_database_client("contacts").get_container_client("directory")
-# The container holds the consumer's inbox too.
+# Leave out the documents of the consumer's inbox, which are in the same container.
 documents = [each for each in container.read_all_items() if "about" in each.get("data", {})]
 print(json.dumps({each["id"]: each["data"]["about"] for each in documents}))
 """
@@ -118,7 +118,7 @@ print(json.dumps({each["id"]: each["data"]["about"] for each in documents}))
 
 
 def wait_until_kept(stack: Stack, expected: dict[str, str]) -> None:
-    """Wait until the directory has the expected description of each contact, given by its address."""
+    """Wait until the directory has the expected description of each contact. `expected` has the descriptions by the URLs of the contacts."""
     wanted = {contact.rpartition("/")[2]: about for contact, about in expected.items()}
     wait_until(
         lambda: wanted.items() <= kept_of(stack).items(),
@@ -126,7 +126,7 @@ def wait_until_kept(stack: Stack, expected: dict[str, str]) -> None:
     )
 
 
-def test_no_program_starts_before_init_has_ended(stack: Stack):
+def test_no_program_of_the_stack_starts_before_init_has_ended(stack: Stack):
     (init,) = stack.containers("init")
     assert 0 == init["State"]["ExitCode"]
     started = [
@@ -167,7 +167,7 @@ def test_the_two_workers_of_the_stack_share_the_ranges(stack: Stack):
     wait_until(lambda: owners <= owning(), lambda: stack.log("worker"))
 
 
-def test_the_other_worker_takes_over_when_one_is_stopped(stack: Stack):
+def test_a_worker_takes_over_the_leases_of_a_stopped_worker(stack: Stack):
     first, second = stack.containers("worker")
     checked(["docker", "stop", "--time", "60", first["Id"]], stack.environment)
     contacts = [add_contact(stack) for _ in range(6)]

@@ -1,4 +1,4 @@
-"""Tests that the page's figures for an idle deployment agree with the template."""
+"""Tests that the costs of an idle deployment in limits-and-costs.md agree with the Bicep template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(kind: str, name: str = "defaults") -> int:
     return len(deployed(name).of_type(kind))
 
 
-def test_the_page_counts_the_minimum_replicas():
+def test_the_cost_page_counts_the_minimum_replicas():
     templates = [app["properties"]["template"] for app in deployed("defaults").apps().values()]
     replicas = sum(template["scale"]["minReplicas"] for template in templates)
     cpu, memory = 0.0, 0
@@ -31,7 +31,7 @@ def test_the_page_counts_the_minimum_replicas():
     assert expected == ROWS["Container Apps"]
 
 
-def test_the_page_counts_the_requests_of_idle_workers():
+def test_the_cost_page_counts_the_requests_of_idle_workers():
     ranges, workers = 1, 2
     measured = round(SECONDS / 15) * workers
     feed, renewals = SECONDS * ranges, round(SECONDS / 17) * ranges
@@ -44,7 +44,7 @@ def test_the_page_counts_the_requests_of_idle_workers():
     assert ROWS["Cosmos DB, serverless"].startswith(told)
 
 
-def test_the_page_counts_autoscale_minimums_and_premium_units():
+def test_the_cost_page_counts_autoscale_minimums_and_premium_units():
     containers = deployed("autoscale").properties(CONTAINERS).values()
     floor = sum(one["options"]["autoscaleSettings"]["maxThroughput"] for one in containers) // 10
 
@@ -54,7 +54,7 @@ def test_the_page_counts_autoscale_minimums_and_premium_units():
     assert ROWS["Service Bus Premium"].endswith(f" {units * HOURS}")
 
 
-def test_the_page_counts_alerts_logs_and_private_endpoints():
+def test_the_cost_page_counts_alerts_logs_and_private_endpoints():
     logs, metrics = (made(f"Microsoft.Insights/{kind}") for kind in ("scheduledQueryRules", "metricAlerts"))
     cap = deployed("defaults").one("Microsoft.OperationalInsights/workspaces")["properties"]
     endpoints, zones = (

@@ -1,5 +1,6 @@
 """
-Tests of the program that runs the vendors' own SDK tests on the emulators, and judges their failures by lists of known ones.
+Tests of the program that runs the SDKs' own tests on the emulators, and compares the failures with lists of known
+failures.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def result(test: str, outcome: Outcome, *failures: str) -> Result:
     return Result(test=test, outcome=outcome, why="".join(failures[:1]), failures=failures)
 
 
-def test_a_failure_that_no_entry_explains_is_wrong():
-    """A failure without an entry is wrong, and an entry without a failure is stale."""
+def test_a_failed_sdk_test_counts_as_wrong_if_it_is_not_listed_as_known():
+    """A failure without an entry in the list of known failures is wrong, and an entry without a failure is stale."""
     results = [
         result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 404 NotFound", "405"),
         result("test_a.py::TestA::test_read", Outcome.FAILED),
@@ -51,8 +52,8 @@ def test_a_failure_that_no_entry_explains_is_wrong():
     assert (1, 1) == (verdict.passed, verdict.skipped)
 
 
-def test_an_entry_can_be_stale_only_after_a_run_of_the_whole_suite():
-    """After a run of a part of the suite, an unused entry may belong to a test that did not run."""
+def test_a_known_failure_can_be_stale_only_after_a_run_of_the_whole_suite():
+    """After a run of a part of the suite, an unused entry of the list may belong to a test that did not run."""
     results = [result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "404 NotFound")]
     unused = ["test_b.py::*: 404 NotFound", "test_a.py::*::test_sproc[*]: 405"]
 
@@ -60,7 +61,7 @@ def test_an_entry_can_be_stale_only_after_a_run_of_the_whole_suite():
     assert [] == judge(results, [KNOWN], whole=False).stale
 
 
-def test_an_entry_for_occasional_failures_is_never_stale():
+def test_a_known_failure_that_is_only_occasional_is_never_stale():
     verdict = judge(
         [result("test_b.py::test_query", Outcome.PASSED)], [replace(KNOWN, sometimes=True)], whole=True
     )
@@ -68,7 +69,7 @@ def test_an_entry_for_occasional_failures_is_never_stale():
     assert ([], 1) == (verdict.stale, verdict.passed)
 
 
-def test_an_entry_is_not_stale_if_its_test_failed_for_another_known_cause():
+def test_a_known_failure_is_not_stale_if_its_test_failed_for_another_cause():
     luck = replace(
         KNOWN, sometimes=True, failures=(Failure(says="timed out", tests=("test_b.py::test_query",)),)
     )
@@ -77,10 +78,10 @@ def test_an_entry_is_not_stale_if_its_test_failed_for_another_known_cause():
     assert not any(stale.startswith("test_b.py") for stale in verdict.stale)
 
 
-def test_a_known_failure_with_another_message_is_wrong():
+def test_a_known_failure_with_an_unlisted_message_is_reported():
     """
-    A failed test is wrong if its message is not the expected one, even if another test of the same cause may fail with this
-    message.
+    The list of known failures names the message with which each test may fail. Another message is reported, even if another test of
+    the list may fail with it.
     """
     failed = {
         "test_a.py::TestA::test_sproc[1]": ("sdk.Error: 500 InternalServerError",),
@@ -95,7 +96,7 @@ def test_a_known_failure_with_another_message_is_wrong():
     assert ([*failed], {}) == ([wrong.test for wrong in verdict.wrong], verdict.accepted)
 
 
-def test_an_ellipsis_in_an_entry_matches_any_text():
+def test_an_ellipsis_in_the_message_of_a_known_failure_matches_any_text():
     said = "Assert.IsTrue failed.\n   at Deep()\n   at Cosmos.ItemTests.Reads()"
 
     assert contains(said, "Assert.IsTrue failed.…ItemTests.Reads(")
@@ -103,7 +104,7 @@ def test_an_ellipsis_in_an_entry_matches_any_text():
     assert not contains(said, "Assert.Is…True passed")
 
 
-def test_an_sdk_release_without_the_line_to_edit_is_refused(tmp_path: Path):
+def test_an_sdk_release_that_lacks_a_line_which_the_run_edits_is_refused(tmp_path: Path):
     (tmp_path / "sdk-1/tests").mkdir(parents=True)
     (tmp_path / "sdk-1/tests/test_config.py").write_text("host = 'azure'\n")
     archive = tmp_path / "sdk.tar.gz"
@@ -142,7 +143,7 @@ TRX = """<TestRun xmlns="http://microsoft.com/schemas/VisualStudio/TeamTest/2010
 </Results><TestDefinitions><UnitTest id="1"><TestMethod className="Cosmos.ItemTests" name="Reads"/></UnitTest></TestDefinitions></TestRun>"""
 
 
-def test_a_report_of_dotnet_tests_is_read_with_each_case_of_a_test(tmp_path: Path):
+def test_a_report_of_dotnet_tests_gives_a_result_for_each_case(tmp_path: Path):
     (tmp_path / "a.trx").write_text(TRX)
 
     failed, passed, skipped = dotnet.read_report(tmp_path / "a.trx")
@@ -168,7 +169,7 @@ def test_one_line_says_that_dotnet_or_its_tests_are_missing(tmp_path: Path, monk
     assert "has no Microsoft.Azure.Cosmos.EmulatorTests.dll" in str(dotnet.missing())
 
 
-def test_a_new_failure_or_a_stale_entry_fails_the_run():
+def test_a_new_failure_or_a_stale_known_failure_fails_the_run():
     new = Verdict(wrong=[result("test_a.py::test_read", Outcome.FAILED)])
     verdicts = (new, Verdict(stale=["test_b.py::*: 404 NotFound"]), Verdict(passed=1, skipped=1))
 
@@ -194,20 +195,20 @@ def test_the_recorded_results_of_a_run_can_be_judged_again(tmp_path: Path, monke
 
 
 README = " ".join((ROOT / "emulators/README.md").read_text(encoding="utf-8").split())
-# Texts that any failure of a kind contains, on their own or at the end of a message.
+# Parts of messages that say nothing about a failure, because many failures have them.
 _SAID_BY_ANY = re.compile(
     r"(Assert\.\w+ failed\.?|Expected:<.*>|Actual:<.*>|[\w.]*Exception:?|timed out after|DID NOT RAISE|not raised|\W)*"
 )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_readme_of_the_emulators_quotes_each_documented_cause(name: str):
+def test_the_readme_of_the_emulators_quotes_the_cause_of_each_documented_failure(name: str):
     listed = read_expected(HERE / f"{name}.toml")
 
     assert [] == [one.cause for one in listed if one.kind is Kind.DOCUMENTED and one.readme not in README]
 
 
-def test_entries_for_dotnet_name_a_class_and_a_specific_message():
+def test_known_failures_of_dotnet_name_a_class_and_a_specific_message():
     pairs = [pair for one in read_expected(HERE / "dotnet.toml") for pair in one.pairs()]
 
     assert [] == [
@@ -216,7 +217,7 @@ def test_entries_for_dotnet_name_a_class_and_a_specific_message():
     assert [] == [says for says, _ in pairs if len(says) < 20 or _SAID_BY_ANY.fullmatch(says)]
 
 
-def test_an_incomplete_entry_is_refused(tmp_path: Path):
+def test_an_incomplete_entry_in_a_list_of_known_failures_is_refused(tmp_path: Path):
     (tmp_path / "list.toml").write_text(
         '[[expected]]\nkind = "documented"\ncause = "none"\nfailures = {"said here" = ["a"]}\n'
     )

@@ -32,7 +32,7 @@ def test_every_make_target_of_the_workflows_exists():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_action_is_pinned_to_a_commit_and_names_its_version(name: str):
+def test_every_github_action_is_pinned_to_a_commit_and_names_its_version(name: str):
     used = re.findall(r"uses: (.+)", FILES[name])
 
     assert [] == [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)]
@@ -43,8 +43,8 @@ def test_workflows_have_only_read_permissions_by_default(name: str):
     assert {"contents": "read"} == WORKFLOWS[name]["permissions"]
 
 
-def test_only_jobs_that_sign_or_publish_may_write():
-    """Jobs that sign or publish have write permissions. A maintainer has to approve those that publish."""
+def test_only_jobs_that_sign_or_publish_have_write_permissions():
+    """The test also checks that a maintainer has to approve the jobs that publish."""
     rights = {
         name: {right for right, level in job["permissions"].items() if level == "write"}
         for name, job in JOBS.items()
