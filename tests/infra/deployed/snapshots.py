@@ -30,13 +30,13 @@ Resource = dict[str, Any]
 
 class Deployment:
     """
-    The predicted resources and outputs of a deployment.
+    The resources and outputs that Microsoft's engine predicts for a deployment.
 
-    An id begins with its type. A value that only Azure knows is written `[ID.property]`.
+    The id of a resource begins with its type. A value that only Azure knows is written `[ID.property]`.
     """
 
     def __init__(self, text: str) -> None:
-        (token,) = set(re.findall(r"/cosmos-(\w{13})\b", text))  # of the account, and not of its endpoint
+        (token,) = set(re.findall(r"/cosmos-(\w{13})\b", text))  # this text is part of all generated names
         text = text.replace(token, "token")
         text = re.sub(r"/subscriptions/0[0-]+(/resourceGroups/rg-\w+)?/providers/", "", text)
         self.referenced = set(re.findall(r"reference\('([^']+)'", text))

@@ -14,7 +14,7 @@ from tests.infra.deployed.snapshots import APPS, BUS, COSMOS, EVERY, INFRA, WORK
 ON_METRICS = "Microsoft.Insights/metricAlerts"
 ON_LOGS = "Microsoft.Insights/scheduledQueryRules"
 DIAGNOSTICS = "Microsoft.Insights/diagnosticSettings"
-# The default names of the apps, and those that the deployment "operated" gives them.
+# The default name of each app, and the name that the deployment "operated" gives to it.
 RENAMED = {"ca-worker": "ca-house-relay", "ca-consumer": "ca-house-directory"}
 QUERIES = {path.stem: path.read_text() for path in (INFRA / "queries").glob("*.kql")}
 # For each alert on a metric of the platform: resource, metric, aggregation, threshold, and the dimension with its values.
@@ -78,11 +78,11 @@ def test_each_alert_on_a_platform_metric_has_the_expected_threshold(name: str):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_each_query_becomes_an_alert(name: str):
+def test_each_query_file_becomes_an_azure_alert(name: str):
     """
-    Each query of infra/queries is the query of an alert.
+    Each file in infra/queries has the query of an alert.
 
-    On a cluster, only those of metrics are, because its logs are elsewhere.
+    With workers on a cluster, only the queries of metrics become alerts, because the logs of a cluster are elsewhere.
     """
     expected = {key: text for key, text in QUERIES.items() if name != "aks" or "AppMetrics" in text}
     if name == "operated":
@@ -92,15 +92,15 @@ def test_each_query_becomes_an_alert(name: str):
     assert expected == {alert["displayName"]: rule_of(alert)["query"] for alert in alerts}
 
 
-def test_each_row_of_a_query_fires_its_alert():
+def test_each_row_that_a_query_returns_fires_its_own_alert():
     """
     The query of alarms fires for each alarm separately, because an alert that has fired is silent until it has ended.
     """
     for alert in deployed("operated").properties(ON_LOGS).values():
         rule, alarms = rule_of(alert), alert["displayName"] == "alarms"
         assert [f"{WORKSPACE}/log-token"] == alert["scopes"]
-        # Azure creates the tables with the first line of log, which comes after the deployment, so it cannot validate the
-        # queries yet.
+        # Azure cannot validate the queries at the deployment: it creates the tables of the logs only later,
+        # with the first line.
         assert alert["skipQueryValidation"] is True
         assert {
             "timeAggregation": "Count",
@@ -110,7 +110,8 @@ def test_each_row_of_a_query_fires_its_alert():
             "dimensions": [{"name": "alarm", "operator": "Include", "values": ["*"]}] if alarms else [],
             "query": renamed(QUERIES[alert["displayName"]]),
         } == rule
-    # Azure splits an alert only by columns of text, so the query has to convert the name of the alarm.
+    # Azure fires an alert separately for each alarm only if the column with the alarm's name is a text, so
+    # the query converts it.
     assert re.search(r"\bby alarm = tostring\(", QUERIES["alarms"])
 
 
@@ -141,9 +142,10 @@ def test_the_queries_name_existing_apps_whose_logs_reach_the_workspace():
     environment = made.one("Microsoft.App/managedEnvironments")["properties"]
 
     assert set(RENAMED.values()) == set(re.findall(r"'([^']+)'", compared)) <= made.of_type(APPS).keys()
-    # Only with this destination does the environment have diagnostic settings.
+    # Azure applies the diagnostic settings of the environment only with this destination of its logs.
     assert "azure-monitor" == environment["appLogsConfiguration"]["destination"]
-    # Only a deployment would notice a category that does not exist, so the expected categories are listed here.
+    # List the expected categories here, because only a real deployment would notice a category that does not
+    # exist.
     assert {
         "managedEnvironments": {"allLogs"},
         "databaseAccounts": {"ControlPlaneRequests", "PartitionKeyRUConsumption", "Requests"},

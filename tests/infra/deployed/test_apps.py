@@ -35,7 +35,7 @@ CHOSEN = {
     "OUTBOX_PRIORITY": "low",
     "OUTBOX_THROUGHPUT_BUCKET": "2",
 }
-# The variables of each app that name a resource of the deployment.
+# By app: its environment variables that name a resource of the deployment.
 NAMED = {
     "api": OF_ALL,
     "worker": {
@@ -45,7 +45,7 @@ NAMED = {
         "OUTBOX_PARKED_CONTAINER": "parked",
         **CHOSEN,
     },
-    # The consumer has containers of its own for its documents and its parked keys.
+    # The consumer stores its documents and its parked keys in containers of its own.
     "consumer": {
         **OF_ALL,
         **OF_RECEIVERS,
@@ -88,7 +88,8 @@ def test_each_variable_names_a_resource_that_the_deployment_creates(program: str
 
 def test_on_a_cluster_only_the_api_is_a_container_app():
     """
-    The template must not ask for the image of an app that does not exist. The snapshots do not show such a request.
+    The template must not ask for the image of an app that does not exist. The snapshots do not show such a request, so
+    the test also reads `main.bicep`.
     """
     asked = re.findall(r"^    exists: (.+)$", (INFRA / "main.bicep").read_text(), re.MULTILINE)
     assert ["apiExists", "workerExists && onContainerApps", "consumerExists && onContainerApps"] == asked
@@ -153,7 +154,7 @@ def test_each_app_scales_with_its_load_from_two_replicas():
         assert {"2"} == set(least), file
 
 
-def test_a_placeholder_image_has_no_probes_and_its_own_port():
+def test_an_app_with_a_placeholder_image_has_port_80_and_no_probes():
     apps = deployed("defaults").apps()
 
     assert [[]] * 3 == [container_of(app)["probes"] for app in apps.values()]

@@ -30,8 +30,8 @@ def test_only_fields_that_queries_filter_or_sort_by_are_indexed():
     """
     The payloads of events are not indexed.
 
-    Without an index of /type, listing entities would read all documents. Without one of /partitionKey, Cosmos DB would
-    refuse a listing that ends among documents of the same id.
+    Without an index of /type, a listing of entities would read all documents. Without an index of /partitionKey, Cosmos
+    DB would refuse a listing that ends among documents of the same id.
     """
     made = deployed("defaults").properties(CONTAINERS)
     indexed = {
@@ -47,7 +47,8 @@ def test_only_fields_that_queries_filter_or_sort_by_are_indexed():
     ("name", "capabilities", "throughput"),
     [
         ("defaults", [{"name": "EnableServerless"}], {None}),
-        # 5,000 RU/s is what a serverless container can have. A deployer who changes to autoscale wants at least as much.
+        # The most RU/s of a container: 5,000 for events, as a serverless container has, and 1,000 for everything
+        # else.
         ("autoscale", [], {5000, 1000}),
         ("verify", [], {5000, 1000}),
     ],
@@ -75,7 +76,7 @@ def test_the_account_has_continuous_backup_and_session_consistency(name: str):
     )
 
 
-def test_the_given_regions_take_over_in_their_order():
+def test_the_account_fails_over_to_its_regions_in_the_given_order():
     for name, others, roles in (
         ("defaults", [], {}),
         (
@@ -104,8 +105,8 @@ def test_the_topic_detects_duplicates_and_its_subscriptions_need_sessions(name: 
     subscriptions = deployed(name).properties(SUBSCRIPTIONS)
     if name == "verify":
         del subscriptions["verify"], subscriptions["verify-plain"]  # see test_verify.py
-    # The history of duplicates covers a day, because after an outage a worker sends again from an old checkpoint. Messages
-    # live for two weeks, because a subscriber may be away.
+    # Duplicate detection covers a day, because a worker may send again from an old checkpoint after an
+    # outage. Messages live for two weeks, because a subscriber may be down for long.
     promised = {
         "maxSizeInMegabytes": 81920 if name == "autoscale" else 5120,
         "requiresDuplicateDetection": True,
@@ -123,7 +124,7 @@ def test_the_topic_detects_duplicates_and_its_subscriptions_need_sessions(name: 
     }
 
     assert promised.items() <= topic.items()
-    # Each subscription has a reader; test_roles.py tests its permissions.
+    # Each of these subscriptions has a reader, so none of them fills the topic. `test_roles.py` tests what a reader may do.
     assert {"directory"} | ({"billing"} if name == "operated" else set()) == subscriptions.keys()
     assert all(kept.items() <= subscription.items() for subscription in subscriptions.values())
     assert not [one for one in (topic, *subscriptions.values()) if "autoDeleteOnIdle" in one]

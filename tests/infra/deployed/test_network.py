@@ -13,7 +13,7 @@ from tests.infra.deployed.snapshots import BUS, COSMOS, EVERY, INFRA, deployed
 NETWORK = "Microsoft.Network"
 ENDPOINTS = f"{NETWORK}/privateEndpoints"
 ZONES = f"{NETWORK}/privateDnsZones"
-# For each private endpoint: its service, the part of the service that it serves, and the private DNS zone of its name.
+# For each private endpoint: the service to which it leads, the part of that service, and its private DNS zone.
 EXPECTED = {
     "pep-cosmos-token": (f"{COSMOS}/cosmos-token", "Sql", "privatelink.documents.azure.com"),
     "pep-servicebus-token": (f"{BUS}/sbns-token", "namespace", "privatelink.servicebus.windows.net"),

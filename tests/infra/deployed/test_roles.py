@@ -97,7 +97,7 @@ def test_each_role_is_assigned_only_on_the_resource_that_needs_it(name: str, mor
             assert scope is not None
             role = ROLES[one["properties"]["roleDefinitionId"].rpartition("/")[2]]
             granted.append((holder_of(one), role, scope[1] or scope[2]))
-            # Operators are people, and therefore a group. All other principals are services.
+            # The operators are a group of people. All other identities that get a role are services.
             kind = "Group" if holder_of(one) == "operator" else "ServicePrincipal"
             assert kind == one["properties"]["principalType"]
 
@@ -133,7 +133,7 @@ def test_each_identity_has_only_the_data_actions_that_it_needs(
         if container:
             granted[holder_of(one), container] = granted.get((holder_of(one), container), set()) | given
         else:
-            # On the account as a whole, only its description may be read, which each SDK reads when it connects.
+            # On the whole account, an identity may only read the account's description, as each SDK does when it connects.
             assert {"readMetadata"} == given
             signing_in.append(holder_of(one))
 
@@ -162,10 +162,11 @@ def test_changes_of_cosmos_db_roles_are_deployed_one_after_another():
     for chosen in itertools.product((False, True), repeat=len(choices)):
         there = {choice for choice, taken in zip(choices, chosen, strict=True) if taken}
         if there & set(choices[2:]):
-            there.add("union")  # of both kinds of operators
+            # A resource with the condition `union(…)` is deployed if at least one of the two lists names an operator.
+            there.add("union")
         before: dict[str, set[str]] = {}
         for name, (waits, conditions) in roles.items():
-            # A resource that is not deployed orders nothing, so it is removed from the lists of those that wait for it.
+            # Look only at resources that are deployed: a deployment does not wait for a resource that it leaves out.
             if conditions <= there:
                 named = before.keys() & set(waits)
                 before[name] = named.union(*(before[other] for other in named))
@@ -185,7 +186,7 @@ def test_each_app_uses_its_own_identity_to_sign_in_and_pull_its_image(name: str)
 
 
 def test_each_service_account_of_the_cluster_is_federated_with_an_identity():
-    accounts = {"keda": "keda:keda-operator"}  # the others' are in the manifests
+    accounts = {"keda": "keda:keda-operator"}  # the accounts of worker and consumer are in the manifests
     for service, file in (("worker", "service-account.yaml"), ("consumer", "consumer.yaml")):
         documents = yaml.safe_load_all((INFRA / f"kubernetes/{file}").read_text())
         metadata = next(one["metadata"] for one in documents if one["kind"] == "ServiceAccount")

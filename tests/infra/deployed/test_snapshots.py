@@ -64,7 +64,7 @@ def test_no_snapshot_contains_or_requests_a_key(name: str):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_access_by_keys_is_disabled_and_tls_is_required(name: str):
+def test_the_services_disable_access_by_keys_and_require_tls(name: str):
     found = {
         (resource["type"].rpartition("/")[2], key): value
         for resource in deployed(name).resources

@@ -1,7 +1,7 @@
 """
 Tests of a deployment with `verify`: it has a database and a topic of their own for `cosmos-outbox verify`.
 
-One of its outputs is the command to run.
+One of the deployment's outputs is the command to run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TOPIC = f"{BUS}/sbns-token/topics/verify"
 
 def test_the_topic_for_verify_has_a_subscription_with_and_one_without_sessions():
     """
-    Both subscriptions have short locks, because a claim waits until a lock expires, and refuses to wait for more than a minute.
+    Both subscriptions have short locks: `verify` waits until a lock expires, and refuses to wait for more than a
+    minute.
     """
     found = {
         name: (one["requiresSession"], one["lockDuration"])
@@ -58,7 +59,7 @@ def test_the_caller_of_verify_has_roles_only_on_its_database_and_topic():
     } == granted
 
 
-def test_the_output_is_a_command_that_names_the_deployed_resources():
+def test_the_verify_command_in_the_outputs_names_the_deployed_resources():
     # Only Azure knows the endpoint of the account, so the snapshot contains the expression that builds the command.
     ((text, known),) = re.findall(
         r"^\[format\('(.*?)', \S+\.documentEndpoint, (.*)\)\]$", MADE.outputs["VERIFY_COMMAND"]
