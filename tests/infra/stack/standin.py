@@ -43,7 +43,7 @@ class PublicGateway(Gateway):
 
 
 class SmallServiceBus(ServiceBusServer):
-    """A broker that accepts ten connections at a time, as Microsoft's does."""
+    """A broker that accepts only ten connections at a time, as Microsoft's emulator does."""
 
     def _accept(self) -> asyncio.Protocol:
         if len(self._connections) >= MOST_CONNECTIONS:
@@ -53,7 +53,7 @@ class SmallServiceBus(ServiceBusServer):
 
 
 class Refusal(asyncio.Protocol):
-    """A protocol that closes its connection at once."""
+    """The protocol for a refused connection: it closes the connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -96,7 +96,7 @@ def _topic(topic: dict[str, Any]) -> dict[str, Any]:
 
 def cosmos() -> CosmosServer:
     """
-    Return a Cosmos DB server whose new containers have PARTITIONS ranges. Microsoft's emulator has one range.
+    Return a Cosmos DB server. Its new containers have as many ranges as the variable PARTITIONS says, by default one.
     """
     account = Account(partitions=int(os.environ.get("PARTITIONS", "1")))
     server = CosmosServer(account, EVERYWHERE, GATEWAY_PORT)
@@ -108,7 +108,7 @@ def service_bus() -> ServiceBusServer:
     """
     Return the broker that the mounted file describes.
 
-    It requires the variables without which Microsoft's emulator does not start.
+    The environment variables without which Microsoft's emulator does not start are required here, too.
     """
     assert os.environ["ACCEPT_EULA"] == "Y"
     assert len(os.environ["MSSQL_SA_PASSWORD"]) >= 8
