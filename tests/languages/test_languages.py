@@ -44,8 +44,10 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900
 
-# What each kind of ordered query returns when it is resumed on its second page: a query over several ranges (whether it was resumed, and
-# all numbers), a query whose filter names the partition key, and a query with a partition key.
+# What three ordered queries return if each page is read by a new query, which has the continuation of the page before:
+# - across: a query over several ranges. It returns whether it had more than one page, and then all numbers.
+# - filter: a query whose filter names the partition key. It returns its pages, and so does the next query.
+# - key: a query with a partition key as its option.
 PAGES = {
     "across": [True, *range(10)],
     "filter": [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
@@ -53,7 +55,7 @@ PAGES = {
 }
 QUERIES = {"js": PAGES.keys(), "go": ("filter", "key"), "java": PAGES.keys()}
 
-# The names that each language has for the type of a string and of an integer.
+# How the program in each language names the types of a string and of an integer.
 TYPES = {
     "js": ("string", "number"),
     "go": ("string", "int32"),
@@ -180,7 +182,7 @@ def expected(language: str) -> dict[str, object]:
         "received": [f"{language}: {language} {number}" for number in (1, 2)],
         "ours": [as_read(message, *TYPES[language]) for message in ours(language)],
         "deferred": "later",
-        # the lock duration and message count of a new queue, whether a subscription has sessions, whether the deleted queue still exists
+        # The lock duration and message count of a new queue, whether a subscription requires sessions, and whether a deleted queue exists.
         "administered": ["PT30S", 0, True, False],
         "signed": "signed",
         "expired": "ExpiredToken: The token is expired. Expiration time: 'Wed, 01 Jan 2020 00:00:00 GMT'",
@@ -270,7 +272,9 @@ def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.Mon
         ):
             await publisher.publish(0, ours(language))
 
-    assert encoding.difference() is None  # found out once for a process, with this function too
+    # Once in a process, the library compares its encoder with that of the SDK. Let it do so before `append` is
+    # patched.
+    assert encoding.difference() is None
     monkeypatch.setattr(encoding, "append", noted)
     asyncio.run(send())
 
@@ -328,8 +332,8 @@ def test_the_java_sdks_work_on_the_emulators(
 @pytest.fixture(scope="module")
 def build_dotnet(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     """
-    Return a function that builds the .NET program at its first call. If it skips, pytest reports one line for all tests. A fixture that
-    skips would be reported for each test.
+    Return a function that builds the .NET program at its first call. If this function skips the tests, pytest reports
+    one line for all of them. A fixture that skips would be reported for each test.
     """
 
     @cache
@@ -349,7 +353,7 @@ def run_dotnet(
     folder: Path, emulators: Mapping[str, str], *topics: str, published: Sequence[OutboundMessage] = ()
 ) -> tuple[int, list[str], list[str], str]:
     """
-    Run the .NET program. Return its exit code, the steps that passed, the steps that failed, and what it printed about the latter.
+    Run the .NET program. Return its exit code, the steps that passed, the steps that failed, and what it printed about the failed steps.
     """
     there = folder / "published.json"
     there.write_text(json.dumps([as_read(message, *TYPES["dotnet"]) for message in published]))
@@ -373,7 +377,7 @@ def test_the_dotnet_sdk_works_on_the_emulators(
 
 
 @pytest.mark.parametrize(("deviation", "topic", "step"), NOTICED)
-def test_the_dotnet_program_notices_a_deviation(
+def test_the_dotnet_program_notices_a_deviation_of_the_emulators_from_azure(
     build_dotnet: Callable[[], Path], deviation: str, topic: str, step: str
 ):
     folder = build_dotnet()
