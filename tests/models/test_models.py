@@ -35,14 +35,15 @@ def test_every_function_that_the_readme_of_the_models_names_exists():
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith(("MC", "Trace"))])
 def test_the_readme_explains_exactly_the_actions_of_each_module(module: str):
     text = MODULES[module].partition("What holds")[0]
-    # Each action of these modules says UNCHANGED of the variables that it leaves as they are, so the word identifies actions.
+    # In these modules, each action has the word UNCHANGED, before the variables that it does not change.
+    # Other definitions do not.
     bodies = re.findall(r"^(\w+)(?:\([\w, ]+\))? ==\n?((?:.+\n)+)", text, re.MULTILINE)
     actions = {name for name, body in bodies if re.search(r"UNCHANGED", body)}
 
     assert {action for of, action in ROWS if of == module} == actions
 
 
-def test_each_guarantee_has_a_row_whose_invariants_and_tests_exist():
+def test_the_readme_names_existing_invariants_and_tests_for_each_guarantee():
     rows = dict(re.findall(r"^\| ([GI]\d) \| (.+) \|$", README, re.MULTILINE))
 
     assert {f"{side}{number}" for side in "GI" for number in range(1, 7)} == rows.keys()
@@ -52,7 +53,7 @@ def test_each_guarantee_has_a_row_whose_invariants_and_tests_exist():
         assert (FOLDER.parent / path).exists()
 
 
-def test_each_listed_mistake_exists_in_its_module():
+def test_each_listed_mistake_exists_in_its_tla_module():
     """Each listed mistake is in its TLA+ module, and so is the property that the mistake breaks."""
     planted = {
         (name, text) for name in MODULES for text in re.findall(r'Mistake (?:=|#) "([^"]+)"', MODULES[name])
@@ -70,7 +71,7 @@ def test_each_listed_mistake_exists_in_its_module():
     ]
 
 
-def test_each_check_gives_a_configuration_for_tlc():
+def test_each_check_of_a_tla_model_gives_a_configuration_for_tlc():
     made = [check.configuration() for check in checks()]
 
     assert all("CONSTANTS" in text for text in made)
