@@ -1,6 +1,6 @@
 """
-`python -m tests.mutants`: mutation tests. Each mistake of `planted.toml` is planted in a copy, where the tests have to
-notice it.
+`python -m tests.mutants`: mutation tests. Each mistake of `planted.toml` is planted in a copy of the repository,
+where the tests have to notice it.
 
 A mistake is noticed when a test of its package fails, or when the tests hang for so long that a developer would look. The
 arguments are parts of names or files of mistakes, and choose which are planted. Without arguments, all are.
@@ -73,7 +73,7 @@ def path_of(file: str) -> Path:
     """
     Return the path of a file of `planted.toml`.
 
-    Files of `worker/` and `testing/` belong to these distributions, all others to the library.
+    A name that begins with `worker/` or `testing/` is a file of this distribution. Any other name is a file of the library.
     """
     package, _, rest = file.partition("/")
     if package in ("worker", "testing"):
@@ -90,7 +90,7 @@ def planted(file: str, old: str, new: str) -> str:
     """
     text = (ROOT / path_of(file)).read_text()
     if text.count(old) != 1:
-        raise ValueError(f"{file} has this {text.count(old)} times, not once: {old!r}")
+        raise ValueError(f"{file} has the text to replace {text.count(old)} times, not once: {old!r}")
     return text.replace(old, new)
 
 
@@ -102,7 +102,8 @@ def survives(copy: Path, file: str, old: str, new: str) -> bool:
     original = mutated.read_text()
     mutated.write_text(planted(file, old, new))
     try:
-        # The tests run first with few examples of each property, because that is enough for most mistakes.
+        # Run the tests with few examples of each property first, because that is faster and finds most
+        # mistakes.
         return all(_pass(copy, tests_of(file), quick=quick) for quick in (True, False))
     finally:
         mutated.write_text(original)
@@ -124,13 +125,13 @@ def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
     except subprocess.TimeoutExpired:
         return False
     if done.returncode not in (0, 1):
-        said = (done.stdout + done.stderr).decode()[-2000:]  # why it could not start stands on standard error
+        said = (done.stdout + done.stderr).decode()[-2000:]  # pytest says on stderr why it could not start
         raise RuntimeError(f"pytest ended with {done.returncode} in {' '.join(tests)}: {said}")
     return done.returncode == 0
 
 
 def main(wanted: Sequence[str]) -> int:
-    """Plant the chosen mistakes, and return 1 if one of them survives."""
+    """Plant the chosen mistakes. Return 1 if the tests do not notice one of them, else 0."""
     names = [
         name
         for name, mistake in PLANTED.items()
@@ -155,7 +156,7 @@ def main(wanted: Sequence[str]) -> int:
             )
             sys.stdout.flush()
 
-        # The tests have to pass without a mistake, because otherwise every mistake would count as noticed.
+        # First run the tests without a mistake: if they fail, every mistake would count as noticed.
         used = {tests_of(PLANTED[name]["file"]) for name in names}
         with ThreadPoolExecutor(AT_ONCE) as pool:
             if not all(pool.map(lambda tests: _pass(Path(scratch) / "0", tests, quick=True), used)):
