@@ -1,8 +1,9 @@
 """
 Makes virtual environments outside the repository, without a package registry.
 
-pip installs our wheels there. The packages that these require are links to the files of the environment that runs the tests. So
-such an environment has exactly what the wheels declare, and any other import fails, as on a user's machine.
+pip installs our wheels in them. The packages that the wheels require are links to the files of the environment that
+runs the tests. So such an environment has exactly what the wheels declare, and any other import fails, as on a user's
+machine.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from tests.support.patience import HUNG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
-# This code runs at the start of each interpreter of the environment, and records each file of the repository that is opened,
-# by an import or otherwise. A killed process has recorded its files too.
+# Each Python of the environment runs this code when it starts. When the process opens a file of the repository,
+# by an import or otherwise, the code records the file at once. So the record is complete even if the process is
+# killed later.
 _GUARD = """
 import os, sys
 
@@ -52,7 +54,7 @@ class Environment:
     def run(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run the environment's Python in the working folder."""
+        """Run the environment's Python with these arguments in the working folder, and return its result."""
         return subprocess.run(  # noqa: S603 - our own code
             [self.python, *arguments],
             cwd=self.folder,
@@ -130,7 +132,8 @@ def _needed(asked: list[str], ours: Mapping[str, Distribution]) -> list[Distribu
 
 def _link(distribution: Distribution, packages: Path) -> None:
     for file in distribution.files or ():
-        if ".." in file.parts or file.suffix == ".pyc":  # a command, in bin/, and what is linked below
+        # Leave out the commands in bin/. The caches (.pyc) are linked below, each with its source.
+        if ".." in file.parts or file.suffix == ".pyc":
             continue
         original = Path(str(distribution.locate_file(file)))
         links = {packages / file: original}

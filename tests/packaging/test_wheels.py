@@ -38,7 +38,7 @@ TUTORIAL = blocks_of((ROOT / "docs/tutorial/first-message.md").read_text())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The wheel and the sdist of one distribution."""
+    """The wheel and the source archive (sdist) that were built of one distribution."""
 
     wheel: Path
     sdist: Path
@@ -65,7 +65,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
 @pytest.fixture
 def guarded() -> Iterator[list[Environment]]:
     """
-    Return a list for environments. The test fails at its end if one of them has opened a file of the repository.
+    Return a list to which a test adds environments. The test fails at its end if a process of one of these environments has
+    opened a file of the repository.
     """
     used: list[Environment] = []
     yield used
@@ -80,7 +81,7 @@ def library(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def emulators(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Return an environment with only the emulators."""
+    """Return a Python environment in which only the wheel of the emulators is installed."""
     return make_environment(
         tmp_path_factory.mktemp("emulators"), {built["cosmos_outbox_emulators"].wheel: ()}
     )
@@ -155,7 +156,7 @@ def test_the_code_of_the_readme_needs_only_the_library(library: Environment, gua
 
 
 def test_all_modules_of_the_library_can_be_imported_without_extras(library: Environment, guarded):
-    """The library alone also installs no command."""
+    """The test also checks that the library without extras installs no command."""
     guarded.append(library)
     everywhere = "import pkgutil, importlib, cosmos_outbox as o; [importlib.import_module(m.name) for m in "
     names = "pkgutil.walk_packages(o.__path__, 'cosmos_outbox.') if '.fastapi' not in m.name]"
@@ -192,7 +193,7 @@ def test_a_distribution_needs_only_its_declared_distributions(
     assert (0, "True\n") == (ran.returncode, ran.stdout), ran.stderr
 
 
-def test_importing_the_fastapi_package_without_its_extra_names_the_extra(library: Environment, guarded):
+def test_the_import_error_without_the_fastapi_extra_names_the_extra(library: Environment, guarded):
     guarded.append(library)
     ran = library.run("-c", "import cosmos_outbox.fastapi")
 
@@ -213,7 +214,7 @@ def test_choosing_the_lean_receiver_without_its_extra_names_the_extra(everything
     assert "pip install 'cosmos-outbox[amqp]'" in ran.stderr.splitlines()[-1]
 
 
-def test_running_verify_without_its_extra_names_the_extra(everything: Environment, guarded):
+def test_the_error_of_verify_without_its_extra_names_the_extra(everything: Environment, guarded):
     guarded.append(everything)
     ran = everything.run("-m", "cosmos_outbox_worker", "verify")
 
@@ -283,7 +284,7 @@ def test_the_tutorial_can_be_followed_with_the_wheels(everything: Environment, g
 
 
 def test_the_page_on_testing_a_new_service_gives_tests_in_under_50_lines(kit: Environment, guarded):
-    """The three tests of the page pass: one in memory, one on the emulators, and one of crashes."""
+    """The three tests of the page pass: a test in memory, a test on the emulators, and a test of crashes."""
     guarded.append(kit)
     install, *blocks = NEW_SERVICE
     folder = kit.folder / "new"
@@ -305,7 +306,7 @@ def test_the_tests_of_the_example_project_pass_with_the_test_kit(kit: Environmen
     assert 0 == ran.returncode, ran.stdout
 
 
-def test_the_guard_sees_an_import_from_the_repository(library: Environment):
+def test_an_import_from_the_repository_instead_of_the_wheel_is_noticed(library: Environment):
     library.run("-c", "import cosmos_outbox_worker", env={"PYTHONPATH": str(ROOT / "worker")})
 
     assert any(path.startswith(f"{ROOT}/worker/") for path in library.opened_in_repository())
