@@ -82,7 +82,7 @@ def test_a_third_party_package_works_on_the_emulators(
 def test_the_page_on_faststream_can_be_followed(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """FastStream runs in the environment of the packages. The consumer, the worker and the emulators are those of this environment."""
+    """The test runs the commands of the page: FastStream in the environment of third-party packages, all other programs in its own."""
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]]))
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "emulators", "testing"))
 

@@ -1,7 +1,8 @@
 """
 Run boilermaker-servicebus against the Service Bus emulator.
 
-The program runs ten tasks from the queue `jobs`, and a chain of two tasks. One of the ten fails twice and is scheduled again each time.
+The program runs ten tasks from the queue `jobs`, and a chain of two tasks. One of the ten tasks fails twice and is
+scheduled again each time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Run faststream-azure-servicebus against the Service Bus emulator.
 
-The program receives a queue in order and a subscription of a topic, sends a request and gets its reply, and has a handler that fails, whose
-message becomes a dead letter.
+The program receives the messages of a queue in order, and those of a subscription. It sends a request and gets the reply. One of its
+handlers fails, so the message becomes a dead letter.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ async def main() -> None:
     await first.write({key: Note(key) for key in KEYS})
     await first.write({"plain": Note("again")})
 
-    other = CosmosDBStorage(config)  # a second instance, which finds the existing container
+    other = CosmosDBStorage(config)  # a second instance has to find the existing container
     await other.initialize()
     read = await other.read([*KEYS, "missing"], target_cls=Note)
     assert {key: note.text for key, note in read.items()} == {key: key for key in KEYS} | {"plain": "again"}

@@ -1,8 +1,8 @@
 """
 Run pydantic-ai-cosmosdb-memory against the Cosmos DB emulator.
 
-A file can be replaced only by a writer that has read its last version (by etag). Receipts make an operation take effect once. Several
-writers append to one file at the same time.
+The program checks that only a writer that has read the last version of a file can replace it, that an operation with a receipt takes effect
+once, and that several writers can append to one file at the same time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def main() -> None:
             await memory.write("ada/main/a.md", "three", expected_version=stale)
         except MemoryConflictError:
             continue
-        raise AssertionError(f"a writer who had read {stale} overwrote what came after it")
+        raise AssertionError(f"a write with the old version {stale} overwrote a newer version")
     assert (await memory.read("ada/main/a.md", max_chars=100)).content == "two"
     print("pydantic-ai: an operation happened once, and a version was replaced once")
 
