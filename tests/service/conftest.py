@@ -1,4 +1,4 @@
-"""Fixtures that undo what a program sets up for its whole process, when a test runs it in its own process."""
+"""Fixtures for tests that run a program inside the test's process. They undo what the program sets up for it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 def no_log_handler_is_left() -> Iterator[None]:
     before = logging.getLogger().handlers[:]
     yield
-    # A handler that stays would write to the closed stream of its test. Each later log record would then print a logging
+    # A log handler that stays installed would write to the closed stream of its test, so each later log record would print an
     # error.
     assert before == logging.getLogger().handlers
 
 
 @pytest.fixture
 def logging_of_a_program() -> Iterator[None]:
-    """Restore at the end of a test the logging that `logs.configure` has set up."""
+    """Undo at the end of a test what `logs.configure` has set up for the whole process."""
     sender = "azure.servicebus.aio._base_handler_async"
     names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", sender, "uamqp")
     before = {name: logging.getLogger(name).level for name in names}

@@ -1,4 +1,4 @@
-"""A consumer such as an application writes, which tests start as a process by its name."""
+"""A consumer like one of an application, which tests run as `tests.service.invoices:consumer`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
         raise ValueError(f"an order of {event.total} cannot be invoiced")
     uow.repository(Invoice).create(Invoice(order_id=event.order_id, total=event.total))
     if message.message_id == os.environ.get("STUCK_AT"):
-        logging.getLogger("invoices").warning("stuck, garbage is looked for after %d", gc.get_threshold()[0])
+        logging.getLogger("invoices").warning(
+            "stuck on purpose; the garbage collector runs after %d new objects",
+            gc.get_threshold()[0],
+        )
         while os.environ.get("SWALLOWS"):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(600)

@@ -23,14 +23,14 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class Receiver:
-    """The spans, metrics and resources that have arrived."""
+    """The spans, metrics and resources that exporters have sent to the endpoint."""
 
     def __init__(self) -> None:
         self.url = ""
         self.spans: list[Span] = []
         self.metrics: dict[str, Any] = {}
         self.resources: list[dict[str, Any]] = []
-        self.services: dict[bytes, str] = {}  # by the id of a span, who told it
+        self.services: dict[bytes, str] = {}  # for each span id, the name of the service that sent it
         self._news = asyncio.Event()
 
     def take_spans(self, body: bytes) -> bytes:
@@ -77,7 +77,8 @@ async def receiving() -> AsyncIterator[Receiver]:
     def route(take: Callable[[bytes], bytes]) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
             body = await request.read()
-            packed = body[:2] == b"\x1f\x8b"  # aiohttp unpacks by itself where it knows the encoding
+            # A body of gzip begins so. If the request has the header Content-Encoding, aiohttp has unpacked the body already.
+            packed = body[:2] == b"\x1f\x8b"
             return web.Response(
                 body=take(gzip.decompress(body) if packed else body), content_type="application/x-protobuf"
             )

@@ -28,7 +28,10 @@ KEY = "00000000-0000-0000-0000-00000000beef"
 
 
 class Ingestion:
-    """The items that arrived, by their kind: spans are RemoteDependencyData, and metrics are MetricData."""
+    """
+    The items that the worker sent to the ingestion endpoint, by their kind. A span is a `RemoteDependencyData`, a metric a
+    `MetricData`.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -95,7 +98,9 @@ async def test_metrics_and_spans_of_a_worker_arrive_at_application_insights(inge
     assert {"outbox.lease": "0"} == ingestion.metrics()["outbox.lease.age"]["properties"]
 
 
-def test_the_error_names_the_extra_that_azure_monitor_needs(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_azure_monitor_packages_the_error_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setitem(sys.modules, "azure.monitor.opentelemetry", None)
     monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
     with (
@@ -112,7 +117,7 @@ def test_the_error_names_the_extra_that_azure_monitor_needs(monkeypatch: pytest.
         ("opentelemetry.metrics._internal._METER_PROVIDER", MeterProvider(shutdown_on_exit=False)),
     ],
 )
-def test_a_telemetry_provider_of_the_program_itself_is_not_replaced(
+def test_the_worker_does_not_replace_a_telemetry_provider_of_its_program(
     where: str, own: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(where, own)

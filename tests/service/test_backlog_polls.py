@@ -1,5 +1,5 @@
 """
-Tests of the polls of a worker: every few seconds it reads what waits, what is parked, and the heartbeats of other workers.
+Tests of a worker's polls: every few seconds it reads how many changes wait, which keys are parked, and the heartbeats of other workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.support.parked_stores import tampered
 from tests.support.worker_settings import worker_settings
 
 
-async def test_with_very_many_parked_keys_only_their_number_is_reported() -> None:
+async def test_a_worker_with_very_many_parked_keys_reports_only_their_number() -> None:
     keys = ParkedKeys(MemoryParked())
     for number in range(101):
         await keys.park(f"k{number}", reason="a test")
@@ -80,7 +80,7 @@ async def test_an_unreadable_parked_document_is_reported_but_ends_no_worker(chan
 
 
 @pytest.mark.parametrize("away", ["what waits", "what is parked"])
-async def test_a_failed_poll_does_not_hide_the_result_of_another_poll(away: str) -> None:
+async def test_a_failed_poll_of_a_worker_does_not_hide_the_result_of_another_poll(away: str) -> None:
     class AwayParked(MemoryParked):
         async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
             raise StoreUnavailable(applied=False)
@@ -101,7 +101,7 @@ async def test_a_failed_poll_does_not_hide_the_result_of_another_poll(away: str)
     assert {away} == {record.subject for record in failures if isinstance(record, WatchFailed)}
 
 
-async def test_a_poll_that_hangs_does_not_stop_the_health_reports() -> None:
+async def test_a_worker_reports_its_health_although_a_poll_hangs() -> None:
     class Silent(MemoryContainer):
         async def describe(self) -> MonitoredContainer:
             await asyncio.Event().wait()
@@ -139,7 +139,7 @@ async def watching(
     reach: Callable[[], Awaitable[None]] = succeed,
     observe: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """Run the polls of a worker for as long as the block lasts."""
+    """Run the polls of a worker until the end of the block."""
     feed, leases = feed or MemoryContainer(), leases or MemoryLeases()
 
     async def find_unserved_processors(_expiration: timedelta) -> dict[str, int]:
@@ -213,7 +213,7 @@ async def test_workers_without_a_lease_see_each_other_by_heartbeats() -> None:
     assert [] == told
 
 
-async def test_an_alarm_about_the_fleet_is_in_the_worker_s_heartbeat_at_once() -> None:
+async def test_a_worker_s_heartbeat_contains_its_alarm_about_the_fleet_at_once() -> None:
     leases, watched = MemoryLeases(now=asyncio.get_running_loop().time), vitals()
     watched.poll_interval = timedelta(minutes=1)
     watched(LeasesLost(owner="w", start="beginning", reason="all are gone"))
@@ -244,7 +244,7 @@ async def keep_watching(one: WorkerVitals, leases: MemoryLeases) -> None:
         await asyncio.Event().wait()
 
 
-async def test_a_poll_without_an_answer_delays_no_heartbeat() -> None:
+async def test_an_unanswered_poll_does_not_delay_heartbeats() -> None:
     class Silent(MemoryContainer):
         async def physical_ranges(self) -> Any:
             await asyncio.Event().wait()
@@ -259,7 +259,7 @@ async def test_a_poll_without_an_answer_delays_no_heartbeat() -> None:
 
 
 async def test_a_worker_notes_in_the_parked_store_that_it_has_had_leases() -> None:
-    """The note is in the parked store, so that it is still there when the lease container is lost."""
+    """If the leases are lost later, the note proves that the worker had some, so it reports the loss."""
     parked, leases, feed = MemoryParked(), MemoryLeases(), MemoryContainer()
     container = await feed.describe()
     scope = Scope(processor="p", container=container.container_rid)
@@ -275,7 +275,7 @@ async def test_a_worker_notes_in_the_parked_store_that_it_has_had_leases() -> No
 
 
 async def test_a_failing_heartbeat_is_reported_once() -> None:
-    """A heartbeat that cannot be written is reported once, and the other polls go on."""
+    """While heartbeats cannot be written, the worker reports it once, and its other polls go on."""
 
     class Refusing(MemoryLeases):
         async def create(self, document: Any) -> Document:
@@ -289,7 +289,7 @@ async def test_a_failing_heartbeat_is_reported_once() -> None:
     assert watched.snapshot().others is None
 
 
-async def test_polling_ends_even_if_a_library_swallows_the_cancellation() -> None:
+async def test_a_worker_s_polling_ends_even_if_a_library_swallows_the_cancellation() -> None:
     class Deaf(MemoryContainer):
         async def describe(self) -> MonitoredContainer:
             with suppress(asyncio.CancelledError):
@@ -300,7 +300,7 @@ async def test_polling_ends_even_if_a_library_swallows_the_cancellation() -> Non
         await asyncio.sleep(1)
 
 
-async def test_a_heartbeat_without_an_answer_delays_the_next_only_by_seconds() -> None:
+async def test_an_unanswered_heartbeat_delays_the_next_heartbeat_only_by_seconds() -> None:
     class Silent(MemoryLeases):
         rounds = 0
 

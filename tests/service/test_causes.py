@@ -1,7 +1,6 @@
 """
-Tests of the causes of standstill: each is named once, with what it stops and the page that explains it.
-
-Nothing that stands still and nothing unknown is left out.
+Tests of the causes that a worker shows for a standstill. Each cause is named once, with what it stops and the page of the documentation
+that explains it. No stalled range and no unknown figure is left out.
 """
 
 from __future__ import annotations
@@ -82,20 +81,20 @@ def test_each_kind_of_cause_has_texts_and_an_existing_page(kind: str):
         (KeyError("name"), "failing"),
     ],
 )
-def test_an_error_here_and_the_same_error_in_a_lease_are_one_cause(error: Exception, kind: str):
+def test_the_same_error_in_a_worker_and_in_its_lease_is_one_cause(error: Exception, kind: str):
     text = error_line(error)
     assert kind == cause_of(text).kind == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").kind
     assert text == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").said
 
 
-def test_errors_of_one_topic_are_one_cause_and_those_of_two_are_two():
-    """Errors of one topic are one cause, whatever their texts say."""
+def test_all_errors_of_one_topic_are_shown_as_one_cause():
+    """The texts of the errors make no difference."""
     said = ("Topic 'a' said 1", "Topic 'a' said 2", "Topic 'b' said 3")
     found = [cause_of(f"TopicUnavailable: {text}", stops=(("w", f"range {text[-1]}"),)) for text in said]
     assert ["range 1, range 2 of w", "range 3 of w"] == [one.whom for one in merge_causes(found)]
 
 
-def test_a_cause_of_an_unknown_kind_from_a_newer_worker_is_shown():
+def test_the_status_page_shows_a_newer_worker_s_cause_of_an_unknown_kind():
     newer = Cause(kind="of-tomorrow", said="The moon is in the way.", stops=(("w-2", "range 1"),))
     seen = replace(HEALTHY, others=(beat("w-2", newer),))
     assert "The moon is in the way." in page_of(seen)
@@ -162,7 +161,7 @@ def _worker(draw: st.DrawFn, name: str, measured: tuple[LeaseLag, ...]) -> Heart
 @settings(max_examples=examples(300, many=5000), phases=PHASES)
 @given(snapshots())
 def test_every_stalled_range_is_named_by_a_cause(seen: Snapshot):
-    """The property test also asserts that no cause is listed twice."""
+    """The test also checks that the status lists no cause twice."""
     found = seen.causes()
     assert len(found) == len({one.key for one in found})
     named_ranges = {what for one in found if one.stands for _, what in one.stops}

@@ -1,5 +1,6 @@
 """
-Tests of doctor's checks: each mistake, planted alone, gives exactly its own finding, and every check has a planted mistake.
+Tests of the checks of `cosmos-outbox doctor`. The tests plant one mistake in a healthy outbox, and doctor must report exactly this
+mistake. Every check has such a test.
 
 Mistakes of topics and subscriptions are in test_service_bus_checks.py.
 """
@@ -163,7 +164,7 @@ def told(checks: Checks[Any], it: Any) -> list[Finding]:
     return [*findings_of(checks, it)]
 
 
-def test_a_healthy_outbox_has_no_finding():
+def test_doctor_has_no_finding_for_a_healthy_outbox():
     assert [] == told(DATA, seen("/partitionKey", -1))
     assert [] == told(LEASES, seen("/id", -1)) == told(LEASES, seen("/partitionKey", -1))
     assert [] == told(PARKED, seen("/partitionKey", None))
@@ -173,7 +174,7 @@ def test_a_healthy_outbox_has_no_finding():
 
 
 @pytest.mark.parametrize(("asked", "severity"), PLANTED.values(), ids=PLANTED.keys())
-def test_a_planted_mistake_gives_exactly_its_own_finding(
+def test_doctor_reports_exactly_the_planted_mistake(
     asked: Asked, severity: str, request: pytest.FixtureRequest
 ):
     (finding,) = told(*asked)
@@ -183,7 +184,10 @@ def test_a_planted_mistake_gives_exactly_its_own_finding(
 
 
 def test_every_check_has_texts_in_checks_toml_and_no_text_is_unused():
-    """Checks in tables are applied to what doctor has read. Other findings are made where a request fails."""
+    """
+    The test collects the names of all checks. They are in tables of functions, which judge what doctor has read, and in calls of
+    `finding(…)`, which report failed requests.
+    """
     modules = (check_module, containers, leases, service_bus, programs)
     tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
     keys = {key for table in tables for key, ask in table.items() if callable(ask) and "." in key}
@@ -201,7 +205,7 @@ def test_every_check_has_texts_in_checks_toml_and_no_text_is_unused():
     ("refused_by", "fix"),
     [("credential", "OUTBOX_COSMOS_CONNECTION_STRING"), ("roles", "Assign"), ("firewall", "firewall")],
 )
-def test_a_refusal_with_a_known_reason_gets_only_the_fix_for_it(
+def test_doctor_gives_only_one_fix_if_the_reason_of_a_refusal_is_known(
     refused_by: Literal["credential", "roles", "firewall"], fix: str
 ):
     found = no_access(AccessDenied("Why.", refused_by=refused_by))
@@ -211,7 +215,7 @@ def test_a_refusal_with_a_known_reason_gets_only_the_fix_for_it(
     assert "Or:" not in found.fix
 
 
-def test_the_fix_for_a_silent_service_bus_suggests_another_transport():
+def test_doctor_suggests_another_transport_if_service_bus_does_not_answer():
     found = Findings()
     for operation in ("send to topic 'events'", "receive from 'events/all'", "create leases"):
         found.note(operation, StoreUnavailable("No."))
@@ -221,7 +225,7 @@ def test_the_fix_for_a_silent_service_bus_suggests_another_transport():
     assert not found.denied
 
 
-def test_findings_are_sorted_by_severity():
+def test_doctor_sorts_its_findings_by_severity():
     found = Findings()
     found.judge(leases.OF_PROCESSORS, Processors(others=("audit",)))
     found.judge(leases.OF_LEASES, replace(GOOD, leases=()))
@@ -229,7 +233,7 @@ def test_findings_are_sorted_by_severity():
     assert [Severity.ERROR, Severity.WARNING, Severity.NOTE] == [one.severity for one in found.worst_first()]
 
 
-def test_unsent_events_of_a_processor_without_workers_give_one_finding():
+def test_doctor_reports_the_unsent_events_of_a_processor_without_workers_once():
     said = ("3 changes wait for processor 'old', which has no worker, and 'p' has OUTBOX_START=now.", "So.")
     beat = replace(BEAT, alarms=said)
     checks, seen = of_leases(heartbeats=(beat,))

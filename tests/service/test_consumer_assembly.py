@@ -1,4 +1,6 @@
-"""Tests of `cosmos-outbox consume`: consumers as processes of their own, and inside another program."""
+"""
+Tests of consumers that run as a process of their own (`cosmos-outbox consume`), and inside another program.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from tests.support.site import Site, eventually, fetched, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
+    # Azure's SDK for Service Bus leaves its socket open when a link ends. The garbage collector closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -45,8 +47,8 @@ async def until(fact: Callable[[], Coroutine[Any, Any, bool]]) -> None:
 
 
 @pytest.mark.parametrize("receiver", ["sdk", "amqp"])
-async def test_a_consumer_process_handles_messages_and_drains_on_a_signal(receiver: str):
-    """A consumer process handles messages, shows its health and metrics, and drains on SIGTERM."""
+async def test_a_consumer_process_handles_messages_and_drains_on_sigterm(receiver: str):
+    """The health server of the process answers, and its metrics count the handled messages."""
     async with opened_site() as site:
         await site.send(("a", 1), ("a", 2), ("b", 1))
         consumer = await site.start_consumer("made", OUTBOX_RECEIVER=receiver)
@@ -89,11 +91,11 @@ async def test_a_consumer_process_collects_garbage_less_often_than_by_default():
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer("consumer", STUCK_AT="a-1")
-        assert "garbage is looked for after 10000" in await consumer.said("stuck")
+        assert "runs after 10000 new objects" in await consumer.said("stuck")
 
 
 async def test_a_handler_that_takes_too_long_makes_the_consumer_unready():
-    """A drain ends after its grace period without waiting for such a handler."""
+    """On SIGTERM, the process waits for this handler only for the grace period."""
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer(
@@ -109,7 +111,7 @@ async def test_a_handler_that_takes_too_long_makes_the_consumer_unready():
         assert [] == await site.invoices()
 
 
-async def test_a_process_ends_although_a_handler_swallows_its_cancellation():
+async def test_a_consumer_process_ends_although_a_handler_swallows_its_cancellation():
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer(
@@ -148,7 +150,7 @@ async def test_a_parked_key_appears_in_the_log_the_metrics_and_the_status_page()
     [
         ("idle", {}, "'idle' has no handler"),
         ("wrongly_made", {}, "has to return a Consumer"),
-        ("session_of", {}, "line 63 in session_of"),
+        ("session_of", {}, "line 66 in session_of"),
         ("consumer", {"OUTBOX_PARKED_CONTAINER": None}, "OUTBOX_PARKED_CONTAINER"),
         ("consumer", {"OUTBOX_PARKED_CONTAINER": "missing"}, "'missing'"),
         ("consumer", {"OUTBOX_COSMOS_CONTAINER": "missing"}, "'missing'"),
@@ -159,7 +161,7 @@ async def test_a_parked_key_appears_in_the_log_the_metrics_and_the_status_page()
         ),
     ],
 )
-async def test_a_consumer_that_cannot_work_is_refused_at_the_start(
+async def test_a_consumer_that_can_never_handle_a_message_is_refused_at_the_start(
     name: str, variables: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch
 ):
     async with opened_site() as site:
@@ -171,12 +173,13 @@ async def test_a_consumer_that_cannot_work_is_refused_at_the_start(
             await assembled.__aenter__()
 
 
-async def test_a_consumer_that_cannot_work_ends_its_process_with_exit_code_2():
+async def test_a_consumer_process_without_a_handler_ends_with_exit_code_2():
     async with opened_site() as site:
         consumer = await site.start_consumer("idle")
         assert 2 == await consumer.exit_code()
         assert (
-            "consumer.refused The consumer cannot run: The consumer 'idle' has no handler." in consumer.output
+            "consumer.refused and ends: The consumer cannot run: The consumer 'idle' has no handler."
+            in consumer.output
         )
         assert "Traceback" not in consumer.output
 
@@ -241,8 +244,8 @@ async def test_a_consumer_holds_the_messages_of_a_key_that_an_operator_parked(
         assert [("a", 1)] == await site.invoices()
 
 
-async def test_every_setting_of_a_consumer_is_read(monkeypatch: pytest.MonkeyPatch):
-    """A setting that no code reads would have no effect, and nothing would say so."""
+async def test_the_consumer_reads_every_one_of_its_settings(monkeypatch: pytest.MonkeyPatch):
+    """A setting that the code does not read would have no effect, and the operator would not learn it."""
     read = set[str]()
 
     class Watched(ConsumerSettings):
@@ -256,7 +259,7 @@ async def test_every_setting_of_a_consumer_is_read(monkeypatch: pytest.MonkeyPat
             pass
     assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
-    # A consumer also builds the client of leases, the send ceiling and the options of the change feed, but never uses them.
+    # A consumer does not use these settings of a worker. But its connections are opened by a worker's code, which reads them.
     assert {"lease_container", "send_rate", "priority", "throughput_bucket"} == read & relaying
 
 
@@ -280,7 +283,8 @@ def test_a_consumer_without_topic_or_subscription_ends_with_exit_code_2(
 
 def test_a_consumer_s_container_may_have_the_name_leases():
     """
-    A consumer has no lease container, so there is no conflict. A consumer of a queue has no subscription.
+    A consumer has no lease container, so the name is allowed, unlike for a worker. The test also covers consumers of a queue, which
+    have no subscription.
     """
     values = {"cosmos_database": "d", "cosmos_container": "leases"}
     queue = ConsumerSettings(**values, topic="orders")  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 """
-Tests of the health of a consumer: when it counts as ready, what it remembers of records, and how its page shows that.
+Tests of the health of a consumer: when it counts as ready, which errors it remembers, and how its status page shows them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.worker_settings import consumer_settings
 
 
 class State:
-    """Stands in for the parts of a consumer whose state its health asks for."""
+    """Stands in for the parts of a consumer whose state its health check reads."""
 
     sessions: tuple[SessionStatus, ...] = ()
     halted = delayed = receiving = False
@@ -59,8 +59,10 @@ async def health(state: State) -> ConsumerVitals:
     return vitals(state, "orders/<invoicing>")
 
 
-async def test_the_error_for_an_unreachable_source_suggests_the_missing_setting(state):
-    """A source without a subscription is taken for a queue, and may be a topic."""
+async def test_an_unready_consumer_without_a_subscription_suggests_setting_one(state):
+    """
+    Without a subscription, the consumer takes the name `orders` for a queue. It may be a topic whose subscription is not set.
+    """
     health = vitals(state, "orders")
     said = "The consumer has not reached orders yet. If it is a topic, set OUTBOX_SUBSCRIPTION."
     assert (said,) == health.snapshot().unready
@@ -88,14 +90,14 @@ def handling(seconds: float | None) -> SessionStatus:
     return SessionStatus(session="s-1", messages=2, handling_seconds=seconds)
 
 
-async def test_the_waiting_message_of_a_key_is_shown_with_its_reason(health):
+async def test_the_health_shows_why_the_message_of_a_key_waits(health):
     health(delayed("a"))
     health(delayed("b", error=TryLater("after the night")))
     assert ["Message 'm-b' waits for 0 s: TryLater: after the night"] == health.waits_of("b")
 
 
 async def test_a_consumer_is_not_ready_before_the_broker_has_answered(health):
-    """Until the broker accepts it, a consumer is unready and shows the broker's refusal."""
+    """The test also checks that the health of the consumer shows a refusal by the broker."""
     assert Phase.STARTING is health.snapshot().phase
     assert "has not reached orders/<invoicing> yet." in health.snapshot().unready[0]
     health(refused())
@@ -139,12 +141,13 @@ async def test_a_consumer_is_unready_after_a_long_outage_of_cosmos_db(health, st
     assert () == health.snapshot().unready
     state.delayed = True
     health(delayed())
-    assert () == health.snapshot().unready  # the time counts from the start again
+    assert () == health.snapshot().unready  # a new outage is measured from its own start
 
 
 async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome: str = "outage") -> None:
     """
-    Report for so many seconds that a message of each key was delivered, failed and is to be tried again.
+    Let `seconds` pass. In each second, tell the health that a message of each key was delivered and failed, and will be tried
+    again.
     """
     for _ in range(seconds):
         for key in keys:
@@ -154,7 +157,7 @@ async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome
 
 
 async def test_a_consumer_is_unready_once_a_key_waits_too_long(health):
-    """The reason for being unready names the key and the error."""
+    """The reason names the key and the error."""
     health.note_reached()
     await waiting(health, "bad")
     (reason,) = health.snapshot().unready
@@ -163,11 +166,11 @@ async def test_a_consumer_is_unready_once_a_key_waits_too_long(health):
     health(settled("bad", "complete"))
     assert ((), ()) == (health.snapshot().unready, health.snapshot().stalled)
     await waiting(health, "bad", seconds=59)
-    assert () == health.snapshot().unready  # the time counts from the start again
+    assert () == health.snapshot().unready  # only the second wait of "bad" counts: 59 s
 
 
-async def test_a_key_whose_handler_asks_for_a_later_time_does_not_affect_readiness(health):
-    """The page shows such a key with the time for which it has waited, and the process stays ready."""
+async def test_a_key_whose_handler_raises_trylater_does_not_affect_readiness(health):
+    """The status page shows the key and how long it has waited."""
     health.note_reached()
     error = TryLater("the bank is closed")
     health(delayed("o1", "later", delay_seconds=3600.0, error=error))
@@ -183,7 +186,7 @@ async def test_a_key_whose_handler_asks_for_a_later_time_does_not_affect_readine
     assert ((), 0) == (health.snapshot().causes(), health.snapshot().waiting_seconds)
 
 
-async def test_a_consumer_is_unready_once_a_circuit_has_been_open_for_long(health):
+async def test_a_consumer_is_unready_once_its_circuit_breaker_was_open_for_a_minute(health):
     health.note_reached()
     await waiting(health, "a", "b", outcome="circuit")
     (said,) = health.snapshot().unready
@@ -194,7 +197,7 @@ async def test_a_consumer_is_unready_once_a_circuit_has_been_open_for_long(healt
     assert () == health.snapshot().unready, "another process has them now"
 
 
-async def test_only_the_process_with_its_session_reports_a_stalled_key(
+async def test_only_the_consumer_that_holds_the_session_reports_its_key_as_stalled(
     health,
 ):
     health.note_reached()
@@ -209,7 +212,7 @@ async def test_only_the_process_with_its_session_reports_a_stalled_key(
     assert () == health.snapshot().unready
 
 
-async def test_of_very_many_stalled_keys_ten_are_named(health):
+async def test_a_consumer_with_very_many_stalled_keys_names_only_twenty(health):
     health.note_reached()
     for _ in range(2):
         for number in range(1100):
@@ -277,7 +280,7 @@ def test_the_oldest_parked_key_is_found_despite_unreadable_times():
 
 
 async def test_the_consumer_s_page_shows_sessions_and_parked_keys(health, state):
-    """The page of a consumer escapes all names and errors."""
+    """All names and errors are escaped, so HTML in them has no effect."""
     health.note_reached()
     state.sessions = (handling(12.0), SessionStatus(session="<s>", messages=0, handling_seconds=None))
     key = parked("<k>", "2026-01-01T00:00:00+00:00")
@@ -299,7 +302,7 @@ async def test_the_consumer_s_page_shows_sessions_and_parked_keys(health, state)
     assert "None is held" in page_of(health.snapshot())
 
 
-async def test_a_takeover_by_the_sdk_s_receiver_is_shown_until_the_process_ends(health: ConsumerVitals):
+async def test_a_consumer_shows_until_its_end_that_the_sdk_s_receiver_took_over(health: ConsumerVitals):
     health.note_reached()
     assert health.snapshot().readiness()["fallback"] is None
     health(SdkFallback(part="receiver", entity="t/s", reason="amqp:decode-error garbage"))

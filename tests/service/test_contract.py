@@ -1,4 +1,5 @@
-"""Tests of the AsyncAPI description of what a service sends and handles, and of the changes that break it."""
+"""Tests of the AsyncAPI description of the messages that a service sends and handles, and of the check that finds breaking changes between
+two descriptions."""
 
 from __future__ import annotations
 
@@ -138,8 +139,8 @@ def test_compatible_changes_of_an_event_break_nothing():
     assert [] == breaks(was, sent(event(Tolerant, x=int))), "its topic is not known"
 
 
-def test_an_event_that_is_no_longer_sent_or_handled_is_a_break():
-    """A topic that no longer gets an event is a break as well."""
+def test_a_service_breaks_its_contract_if_it_stops_sending_or_handling_an_event():
+    """A break is also reported for one topic that no longer gets an event, if another topic still gets it."""
     assert "nothing sends it now" in breaks(sent(event(x=int)), sent())[0].problem
     was = sent(event(x=int), topic="events", routes="entity:order=orders,audit")
     [one] = breaks(was, sent(event(x=int), topic="events", routes="action:Placed=orders"))
@@ -152,9 +153,11 @@ OLD, NEW = create_model("Read", x=(int, ...)), create_model("Read", x=(int, ...)
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
+    # What a consumer accepts before and after a change, and words of the error (None if the change breaks nothing). The numbers are the
+    # schema version that the handler takes, and the versions that its upcasters take.
     [
         (handled(OLD), handled(NEW), "messages may lack it, which consumer billing does not take now"),
-        (handled(NEW), handled(OLD), None),  # it reads less
+        (handled(NEW), handled(OLD), None),  # OLD lacks the field y, so the consumer ignores y now
         (handled(event(x=int, y=int)), handled(event(x=int)), "messages may have it, which consumer billing"),
         (handled(OLD, 1), handled(OLD), None),
         (handled(OLD), handled(OLD, 1), "takes one schema version now"),
@@ -164,7 +167,7 @@ OLD, NEW = create_model("Read", x=(int, ...)), create_model("Read", x=(int, ...)
         (handled(NEW, 2, 1), handled(NEW, 2), "no upcaster takes version 1"),
     ],
 )
-def test_a_consumer_has_to_accept_every_message_that_it_accepted_before(
+def test_a_consumer_that_refuses_messages_it_accepted_before_breaks_the_contract(
     before: Schema, after: Schema, said: str | None
 ):
     found = [one.problem for one in breaks(before, after)]
@@ -179,7 +182,7 @@ KINDS: list[Any] = [
     list[int], list[Any], list[int | None], Annotated[list[int], Field(min_length=1)], set[int], tuple[int, str], dict[str, int],
     dict[str, Any], create_model("Loose", street=(str, ...)), Card, Cash, Card | Cash, Card | None, Node, Sealed, list[Card],
 ]  # fmt: skip
-UNDECLARED = {"street": "s", "floor": 1}  # which no event writes
+UNDECLARED = {"street": "s", "floor": 1}  # no event has the field `floor`, so a service never sends it
 VALUES: list[Any] = [
     0, 1, 2, 3, 1.5, 2.5, "", "a", "b", "ab", "ba", True, None, [], [1], [1, 1], [None], ["a"], [1, "a"], {}, {"a": 1}, {"a": "b"},
     {"kind": "card", "last4": "1"}, {"last4": "1"}, {"kind": "cash"}, {"name": "n"}, {"name": "n", "children": [{"name": 1}]},
@@ -187,8 +190,11 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-def test_a_change_that_refuses_a_formerly_valid_value_is_never_missed():
-    """A second implementation of JSON Schema judges values under each pair of types of a field."""
+def test_every_change_of_a_type_that_refuses_old_values_is_found():
+    """
+    The test changes the type of a field in every possible way, and asks another implementation of JSON Schema which values the old
+    and the new type accept.
+    """
     documents = [handled(create_model("Read", x=(kind, ...))) for kind in KINDS]
     events = [sent(event(x=kind)) for kind in KINDS]
     validators = [validator_of(one, "Read") for one in documents]
@@ -214,7 +220,7 @@ SHAPES: list[tuple[type[DomainEvent], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def test_a_break_is_found_whenever_one_class_refuses_the_other_s_events():
+def test_a_break_is_found_if_a_version_of_an_event_cannot_read_another_version():
     kinds = [event(base, **given) for base, given in SHAPES]
     events = [kind(**{name: "1" if given[name] is str else 1 for name in given}) for kind, (_, given) in zip(kinds, SHAPES, strict=True)]  # fmt: skip
     documents = [sent(kind) for kind in kinds]
@@ -236,7 +242,7 @@ def validator_of(document: Schema, name: str) -> Any:
 
 
 def test_a_sent_message_fits_the_asyncapi_description():
-    """The description is valid AsyncAPI, and a sent message fits its schemas."""
+    """The test also checks that the description itself is valid AsyncAPI."""
     kind = event(
         card=Annotated[Card | Cash, Field(discriminator="kind")], how_many=int, tree=(Node | None, None)
     )

@@ -43,7 +43,7 @@ from tests.support.notes import Note, NoteFiled
 
 
 class Noted(BaseModel):
-    """A message that another program sends."""
+    """The payload of a message from a program without this library."""
 
 
 HOST = "namespace.example"
@@ -90,7 +90,7 @@ class Telling:
 
 @dataclass
 class Broker:
-    """A broker that, while it is down, accepts only the first message of each call."""
+    """A broker. While it is down, it accepts only the first message of each call, and raises an error."""
 
     lanes: int = 1
     down: bool = False
@@ -144,10 +144,10 @@ async def test_a_send_that_is_given_up_is_measured_with_its_error():
 
 
 @pytest.mark.parametrize("create_spans_for", [None, "servicebus"])
-async def test_events_have_spans_of_their_own_only_if_asked_for(
+async def test_an_event_gets_a_span_of_its_own_only_if_create_spans_for_is_set(
     create_spans_for: str | None,
 ):
-    """Events share the span of their commit unless `create_spans_for` is set."""
+    """Without `create_spans_for`, the events have the span of their commit."""
     told, container = Telling(), MemoryContainer()
     outbox = Outbox(container, tracer_provider=told.tracers, create_spans_for=create_spans_for)
     async with outbox.unit_of_work() as uow:
@@ -181,7 +181,7 @@ async def test_events_have_spans_of_their_own_only_if_asked_for(
     ] == [dict(span.attributes or {}) for span in created]
 
 
-async def test_deliveries_attempts_and_settlements_are_measured():
+async def test_a_consumer_measures_deliveries_attempts_and_settlements():
     told = Telling(consumer=True)
     consumer = Consumer(
         "c", Outbox(MemoryContainer(), tracer_provider=told.tracers), on_failure="dead_letter"
@@ -232,7 +232,7 @@ async def test_deliveries_attempts_and_settlements_are_measured():
 
 
 class Delivering:
-    """A subscription with one session, which delivers the given messages."""
+    """A session that delivers the given messages."""
 
     id, trusted_until = "s", float("inf")
 
@@ -285,7 +285,7 @@ def test_a_request_to_cosmos_db_is_named_as_in_the_conventions(
     assert charge_of(request, 503, {}) is None
 
 
-def test_request_charges_are_a_histogram_with_the_conventional_bounds():
+def test_the_histogram_of_request_charges_has_the_bounds_that_opentelemetry_names():
     told = Telling()
     request = SimpleNamespace(method="GET", url=DOCS + "/x", headers={})
     told.telemetry.count_charge(request, 200, {"x-ms-request-charge": "1.5"})
@@ -296,7 +296,8 @@ def test_request_charges_are_a_histogram_with_the_conventional_bounds():
 
 def test_the_metrics_of_each_lease_are_exported_by_one_worker_only():
     """
-    With 1,000 leases, 20 workers that exported all of them would have 40,000 series, and as many new ones after each rollout.
+    If each of 20 workers exported two series for each of 1,000 leases, there would be 40,000 series, and as many new ones after
+    each rollout.
     """
     workers, leases = 20, 1_000
     names = [str(number) for number in range(leases)]
@@ -312,8 +313,8 @@ def test_the_metrics_of_each_lease_are_exported_by_one_worker_only():
         series += len(found) - len(empty)
         assert {"outbox_highest_lag 3.0", "outbox_oldest_unsent_age_seconds 60.0"} <= set(found)
     assert 2 * leases == per_lease
-    # Besides the leases, these are the maxima, and the metrics that each worker exports of itself and of parked keys.
-    # test_plan.py counts the histograms and the other metrics.
+    # 2,000 series of leases, and 9 series of each of the 20 workers: maxima, and figures about itself and parked keys.
+    # `test_plan.py` counts the histograms and the other metrics.
     assert 2_180 == series
 
 

@@ -37,7 +37,7 @@ async def until(fact: Callable[[], bool]) -> None:
 
 
 async def test_an_embedded_worker_relays_and_releases_its_leases_at_the_end(monkeypatch: pytest.MonkeyPatch):
-    """An embedded worker relays events, shows its health, and releases its leases at the end of the block."""
+    """The test also checks that the program can read the worker's health."""
     handlers = [
         signal.getsignal(signal.SIGTERM),
         signal.getsignal(signal.SIGINT),
@@ -61,7 +61,7 @@ async def test_an_embedded_worker_relays_and_releases_its_leases_at_the_end(monk
 
 
 async def test_the_error_of_a_failed_embedded_worker_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch):
-    """A worker that fails is unready until the end of the block, which raises its error."""
+    """Until the end of the block, the worker's health is unready."""
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch, OUTBOX_LEASE_CONTAINER="nowhere")
         with pytest.raises(ConfigurationError, match="nowhere"):
@@ -76,7 +76,7 @@ async def run_until_it_has_ended(settings: Settings) -> None:
 async def test_the_program_s_own_error_is_raised_instead_of_the_worker_s(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """If both the program and the worker fail, the worker's error is only logged."""
+    """If both fail, the worker's error is only logged."""
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch, OUTBOX_LEASE_CONTAINER="nowhere")
         with pytest.raises(LookupError, match="of the program"):

@@ -1,6 +1,6 @@
 """
-Tests of alarms about a fleet: workers with different settings, leases taken from live workers, and a second processor on
-the topic.
+Tests of the alarms that a worker raises about its fleet, which is all workers of a processor: workers with different settings, workers
+that take leases from live workers, and a second processor that sends to the same topic.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from tests.support.changefeed_world import World
 from tests.support.lease_statuses import owning
 from tests.support.worker_settings import worker_settings
 
-# Settings that may differ between workers: who a worker is, how it reaches and shows services, and how much it does at once.
+# Settings that may differ between workers: names and ports, connections, and how much a worker does at once.
 OF_EACH_WORKER = {
     *("instance_name", "health_port", "log_level", "stalled_seconds", "grace_seconds", "lanes", "sdk_only"),
     *("servicebus_transport", "cosmos_connection_string", "cosmos_endpoint"),
     *("send_rate", "priority", "throughput_bucket", "recent_poll_seconds"),
 }
-# Settings that identify the fleet, or that heartbeats express in another form.
+# Settings that a worker does not compare with those of other workers. Either workers see each other only if these settings are equal, or a
+# heartbeat contains what follows from them, such as the host of the namespace.
 OF_A_FLEET = {
     *("processor_name", "cosmos_database", "cosmos_container", "lease_container"),
     *("servicebus_connection_string", "servicebus_namespace"),
@@ -56,7 +57,7 @@ def heartbeat(worker: str, **settings: Any) -> Heartbeat:
     return Heartbeat(worker=worker, every=timedelta(seconds=15), phase=Phase.RUNNING, **said)
 
 
-def test_each_setting_is_listed_as_shared_by_workers_or_not():
+def test_every_setting_is_in_a_list_that_says_whether_workers_may_differ():
     assert set() == set(Settings.model_fields) - {*MUST_AGREE} - OF_EACH_WORKER - OF_A_FLEET
 
 
@@ -67,7 +68,7 @@ def test_the_page_on_upgrades_lists_the_settings_that_workers_must_share():
     assert {variable(name) for name in told} == {*re.findall("OUTBOX_[A-Z_]+", part)}
 
 
-def test_one_sentence_names_all_differing_settings_with_values_and_workers():
+def test_one_alarm_names_all_differing_settings_with_values_and_workers():
     fleet = [heartbeat(f"a-{number}") for number in range(7)]
     other = heartbeat("b", lease_expiration_seconds=5, routes="action:Paid=paid")
     assert [
@@ -93,7 +94,7 @@ def test_one_sentence_names_all_differing_settings_with_values_and_workers():
     ],
     ids=["what each may choose", "a setting of a newer version", "an older version", "a worker that is gone"],
 )
-def test_settings_that_may_differ_are_not_reported(other: Heartbeat):
+def test_no_alarm_names_a_setting_in_which_workers_may_differ(other: Heartbeat):
     assert [] == [*differences([heartbeat("a"), other])]
 
 
@@ -105,7 +106,9 @@ def test_a_heartbeat_contains_no_secret():
 
 
 class Watched:
-    """Simulated workers in virtual time, each of which watches the moves of its own leases."""
+    """
+    Simulated workers with a virtual clock. Each one raises an alarm if other workers keep taking its leases.
+    """
 
     def __init__(self) -> None:
         self.world = World(ranges=4)
@@ -127,7 +130,7 @@ async def test_upgrades_crashes_and_scaling_up_raise_no_alarm_about_contested_le
     for number in range(3):
         fleet.start(f"old-{number}")
         await asyncio.sleep(40)
-    for number in range(3):  # one more first, as Kubernetes does
+    for number in range(3):  # a rollout as Kubernetes does it: start a new worker, then stop an old worker
         fleet.start(f"new-{number}")
         await asyncio.sleep(60)
         await fleet.world.stop(f"old-{number}")
@@ -143,7 +146,9 @@ async def test_upgrades_crashes_and_scaling_up_raise_no_alarm_about_contested_le
 
 
 async def test_workers_with_different_lease_times_raise_an_alarm():
-    """In the middle of a rollout of other lease times, the old and the new workers raise the alarm."""
+    """
+    This happens during a rollout of other lease times: the old and the new workers take leases from each other.
+    """
     fleet = Watched()
     fleet.start("slow")
     await asyncio.sleep(30)
@@ -157,15 +162,19 @@ async def test_workers_with_different_lease_times_raise_an_alarm():
 
 @pytest.mark.parametrize(
     ("gone", "previous_owner", "every", "rings"),
+    # How the worker loses the lease, who owned it before the worker got it back, the seconds from one loss to the next, and whether three
+    # losses raise an alarm
     [
         (CloseReason.LOST, "b", 60, True),
         (CloseReason.HANDED_OVER, None, 60, True),
-        (CloseReason.HANDED_OVER, None, 301, False),  # as an autoscaler that adds and removes a worker
+        # No alarm: an autoscaler may move a lease every five minutes.
+        (CloseReason.HANDED_OVER, None, 301, False),
         (CloseReason.STOPPED, None, 60, False),
-        (CloseReason.LOST, "w", 60, False),  # cut off from Cosmos DB, and no other worker took it
+        # No alarm: after an outage, the worker takes its own lease again.
+        (CloseReason.LOST, "w", 60, False),
     ],
 )
-def test_losing_and_regaining_a_lease_three_times_in_ten_minutes_is_a_contest(
+def test_a_worker_that_loses_and_regains_a_lease_three_times_raises_an_alarm(
     gone: str, previous_owner: str | None, every: float, rings: bool
 ):
     watch = FleetWatch(worker_settings())
@@ -183,7 +192,7 @@ def test_losing_and_regaining_a_lease_three_times_in_ten_minutes_is_a_contest(
 
 class Place:
     """
-    Workers of several processors that share a lease container, and exchange heartbeats when a test says so.
+    A lease container that workers of several processors share. The workers write and read heartbeats when a test calls `beat`.
     """
 
     def __init__(self) -> None:
@@ -205,7 +214,7 @@ def worker(name: str, **settings: Any) -> WorkerVitals:
     return vitals
 
 
-async def test_one_worker_of_each_of_two_processors_on_one_topic_raises_an_alarm():
+async def test_two_processors_on_one_topic_raise_one_alarm_each():
     place = Place()
     ours = [worker("a-1"), worker("a-2")]
     theirs = worker("b-1", processor_name="typo", routes="action:Paid=paid")
@@ -242,7 +251,7 @@ async def test_processors_that_do_not_send_the_same_events_raise_no_alarm(other:
 
 
 async def test_a_processor_whose_workers_are_gone_raises_no_alarm():
-    """A processor whose workers are gone, or older than this check, raises no alarm."""
+    """Workers of another processor in an older version, whose heartbeats name no container and no topics, raise no alarm either."""
     place = Place()
     ours = worker("a")
     for name, change in (("gone", {}), ("older", {"container": "", "topics": ()})):
@@ -254,7 +263,7 @@ async def test_a_processor_whose_workers_are_gone_raises_no_alarm():
 
 
 async def test_events_that_wait_for_a_processor_without_workers_raise_an_alarm():
-    """The alarm lasts as long as events wait for a processor that has no workers."""
+    """The alarm ends when no events wait any more."""
     place, ours = Place(), worker("a", start="now")
     ours.fleet.left = {"old": 1_200}
     await place.beat(ours)
@@ -267,13 +276,13 @@ async def test_events_that_wait_for_a_processor_without_workers_raise_an_alarm()
     assert [LeftUnsent] == [type(one) for _, one in place.rung]
 
 
-async def test_the_loss_of_all_leases_is_shown_by_every_worker_for_ten_minutes():
+async def test_every_worker_shows_for_ten_minutes_that_all_leases_were_lost():
     place, ours, other = Place(), worker("a"), worker("b")
     await place.beat(ours, other)
     ours(LeasesLost(owner="a", start="beginning", reason="this worker has seen them"))
     (said,) = map(str, ours.snapshot().causes())
     assert "All leases were lost (this worker has seen them)" in said
-    for _ in range(2):  # what it met comes with the next sign
+    for _ in range(2):  # the first heartbeat may be written before the alarm is in it
         await place.beat(ours, other)
     assert [said] == [*map(str, other.snapshot().causes())]
     await asyncio.sleep(600)
@@ -282,8 +291,8 @@ async def test_the_loss_of_all_leases_is_shown_by_every_worker_for_ten_minutes()
     assert () == ours.snapshot().of_fleet == other.snapshot().of_fleet
 
 
-def test_a_contest_that_two_workers_report_is_one_cause():
-    """If the settings of two contesting workers differ, the difference is reported instead."""
+def test_two_workers_that_take_leases_from_each_other_are_one_cause():
+    """If the workers have different settings, the cause names this difference."""
     contest = "Live workers take leases from each other: 1 came back to"
     both = [replace(heartbeat(name), alarms=(f"{contest} {name}.",)) for name in "ab"]
     assert 1 == len(merge_causes(of_fleet(sentences(both))))
@@ -291,7 +300,7 @@ def test_a_contest_that_two_workers_report_is_one_cause():
     assert said.startswith("The workers differ in OUTBOX_LEASE_EXPIRATION_SECONDS")
 
 
-def test_records_about_a_fleet_have_the_level_of_alarms():
+def test_the_alarms_about_a_fleet_are_logged_as_errors():
     names = {"processor": "p", "other": "q", "reason": ""}
     for one in (LeasesContested(owner="w", reason=""), SentTwice(**names), LeftUnsent(**names)):
         assert 40 == level_of(one)

@@ -1,4 +1,7 @@
-"""Tests of heartbeats: documents in which workers say how they are, and which no listing of leases finds."""
+"""
+Tests of heartbeats: documents in the lease container in which each worker writes its state for the other workers. No list of leases
+contains them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ class Clock:
 
 
 class WithoutTtl(MemoryLeases):
-    """A lease container without a default time to live, which keeps documents that should have expired."""
+    """
+    A lease container without a default time to live, so Cosmos DB ignores the `ttl` of a document and never deletes it.
+    """
 
     def _put(self, document: Document) -> Document:  # type: ignore[override] # wider than a Mapping is not needed
         return super()._put({name: value for name, value in document.items() if name != "ttl"})
@@ -54,7 +59,7 @@ async def test_a_heartbeat_is_one_document_that_no_listing_of_leases_finds(by_id
     assert not set("/\\?#") & set(stored["id"])
 
 
-async def test_each_processor_and_container_has_a_fleet_of_its_own():
+async def test_a_worker_sees_only_heartbeats_of_its_own_processor_and_container():
     leases = MemoryLeases()
     await fleet_in(leases).beat(OWN)
     assert () == await fleet_in(leases, processor="audit").heartbeats()
@@ -71,7 +76,7 @@ async def test_long_texts_and_lists_in_a_heartbeat_are_cut():
     assert "not ready" == seen.state(owns=False)
 
 
-async def test_a_worker_without_heartbeats_is_silent_and_later_forgotten():
+async def test_a_worker_that_writes_no_heartbeats_is_silent_and_later_forgotten():
     clock = Clock()
     leases = MemoryLeases(now=clock)
     await fleet_in(leases).beat(OWN)
@@ -93,7 +98,7 @@ async def test_the_owner_of_a_lease_counts_as_running_until_it_is_silent():
     assert [["running"], ["silent"]] == states
 
 
-async def test_without_a_ttl_other_workers_delete_old_heartbeats():
+async def test_other_workers_delete_old_heartbeats_if_the_container_has_no_ttl():
     clock = Clock()
     leases = WithoutTtl(now=clock)
     await fleet_in(leases).beat(OWN)
@@ -102,7 +107,7 @@ async def test_without_a_ttl_other_workers_delete_old_heartbeats():
     assert ["other"] == [stored["worker"] for stored in (await leases.list("")).documents]
 
 
-async def test_only_a_worker_that_fails_leaves_its_last_heartbeat():
+async def test_only_a_worker_that_failed_leaves_its_last_heartbeat_behind():
     leases = MemoryLeases()
     fleet = fleet_in(leases)
     async with fleet.membership(OWN.worker):
@@ -125,7 +130,7 @@ async def test_only_a_worker_that_fails_leaves_its_last_heartbeat():
     ],
     ids=["no time", "too long a time", "no name", "no list"],
 )
-async def test_a_malformed_heartbeat_is_left_out(change: Callable[[Document], object]):
+async def test_a_worker_ignores_a_malformed_heartbeat(change: Callable[[Document], object]):
     leases = MemoryLeases()
     await fleet_in(leases).beat(OWN)
     (stored,) = (await leases.list("")).documents

@@ -1,4 +1,6 @@
-"""Tests of the health port against hostile clients, which must not slow down the relay or read its keys."""
+"""
+Tests of the health port with hostile clients: they must neither slow down the worker nor read partition keys.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ async def test_a_connection_that_sends_only_half_a_request_is_closed(monkeypatch
         writer.close()
 
 
-async def test_too_many_connections_close_the_oldest_of_them():
-    """The health port closes the oldest of too many connections, so that a probe is still answered."""
+async def test_the_health_port_closes_the_oldest_of_too_many_connections():
+    """So the health port still answers a probe."""
     async with served() as url, AsyncExitStack() as stack:
         opened = [await half_open(url) for _ in range(3 * http_server._MOST_CONNECTIONS)]
         for _, writer in opened:
@@ -87,7 +89,8 @@ async def test_too_many_connections_close_the_oldest_of_them():
 )
 async def test_a_request_under_a_public_host_name_is_refused(host: str, shown: bool):
     """
-    A web site could otherwise point its own name at the worker and read keys through a visitor's browser.
+    If the worker answered, a web site could let its own host name point at the worker's address, and read partition
+    keys through a visitor's browser (DNS rebinding).
     """
     async with served() as url, aiohttp.ClientSession(url, headers={"Host": host}) as client:
         async with client.get("/") as page, client.get("/readyz") as ready:
@@ -103,9 +106,10 @@ async def test_a_request_without_a_host_header_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """
-    No browser sends a request without a Host header.
+    To answer such a request is safe, because it comes from no browser: every browser sends a Host header.
 
-    aiohttp's idea of the host then depends on its version and may need a look-up of names, so it is not used.
+    The health port does not ask aiohttp for the host: without the header, aiohttp's answer depends on its
+    version and may need DNS.
     """
     monkeypatch.setattr(web.Request, "host", "worker.evil.example")
     async with served() as url:

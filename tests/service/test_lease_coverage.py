@@ -1,4 +1,7 @@
-"""Tests of the coverage of keys by leases: every way in which keys have no lease, or several."""
+"""
+Tests of the check that every partition key has exactly one lease. It must find keys without a lease, and keys
+with several leases.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def unfinished(*tokens: str) -> Overlap:
         ((WHOLE, lease("x", "30", "50")), (Overlap(tokens=("0", "x"), unfinished=False),)),
     ],
 )
-def test_overlapping_leases_are_told_apart_from_a_split_in_progress(
+def test_doctor_tells_an_unfinished_split_or_merge_from_other_overlapping_leases(
     leases: tuple[Lease, ...], expected: tuple[Overlap, ...]
 ) -> None:
     assert expected == found(*leases)

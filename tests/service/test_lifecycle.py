@@ -1,7 +1,6 @@
 """
-Tests of the life of a worker process: the first signal drains it, and the second aborts it.
-
-Exit codes tell which of these happened, and whether the worker could start.
+Tests of the start and the end of a worker process. The first signal lets it drain, and a second signal aborts the drain. The exit code
+says how it ended, and whether it could start.
 """
 
 from __future__ import annotations
@@ -51,11 +50,12 @@ async def test_a_second_signal_after_the_drain_does_not_kill_the_process():
         asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
 
     await run_until_signalled(work(), drain=asked.set)
-    await asyncio.sleep(1)  # else the signal would end the tests
+    # The second signal comes during this sleep. If the process did not handle it, it would kill the test run.
+    await asyncio.sleep(1)
 
 
 @pytest.mark.looptime(True)
-async def test_signals_that_come_together_count_as_one_request():
+async def test_two_signals_in_quick_succession_count_as_one_request_to_drain():
     asked = asyncio.Event()
 
     async def work() -> None:
@@ -69,7 +69,7 @@ async def test_signals_that_come_together_count_as_one_request():
     assert asked.is_set()
 
 
-async def test_a_failed_background_task_drains_the_program_and_is_raised():
+async def test_the_error_of_a_background_task_is_raised_after_a_drain():
     async def fail() -> None:
         raise ValueError("broken")
 
@@ -89,10 +89,10 @@ async def test_a_second_signal_while_draining_ends_with_exit_code_1(site):
     await worker.said("PublishFailed")
     worker.process.terminate()
     await worker.said("worker.draining")
-    # Signals that come together with the first one count as the same request, so the test sends more until one counts as the
-    # second.
+    # A signal soon after the first one counts as the same request. So the test sends signals until the worker takes one for a
+    # second request.
     while "worker.aborted" not in worker.output:
-        with suppress(ProcessLookupError):  # it has ended, and what it said is still on its way
+        with suppress(ProcessLookupError):  # the process has already ended
             worker.process.terminate()
         await asyncio.sleep(0.05)
     assert 1 == await worker.exit_code()
@@ -119,7 +119,7 @@ async def test_a_taken_health_port_ends_the_worker_with_exit_code_2(site):
     assert "OUTBOX_HEALTH_PORT" in worker.output
 
 
-async def test_a_worker_with_disabled_telemetry_logs_that_and_works(site):
+async def test_a_worker_with_disabled_telemetry_logs_that_it_is_off_and_works(site):
     worker = await site.start_worker(OTEL_SDK_DISABLED="true")
     url = await worker.health_url()
     assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
@@ -127,8 +127,8 @@ async def test_a_worker_with_disabled_telemetry_logs_that_and_works(site):
     assert (200, "") == await fetched(url + "/metrics")
 
 
-async def test_a_worker_shows_its_version_in_the_first_line_of_log(site):
-    """The version of a worker is in its first line of log and on its status page."""
+async def test_the_first_line_of_a_worker_s_log_has_its_version(site):
+    """The test also checks that the status page shows the version."""
     worker = await site.start_worker()
     _, page = await fetched(await worker.health_url() + "/")
     assert f"worker.starting version {version('cosmos-outbox-worker')}" in worker.lines[0]
@@ -142,7 +142,7 @@ async def test_a_worker_with_a_misspelt_topic_never_becomes_ready(site):
     assert "The topic may not be sent to" in body
 
 
-async def test_a_worker_with_an_unsupported_exporter_logs_that_and_works(site):
+async def test_a_worker_with_an_unsupported_exporter_logs_a_warning_and_works(site):
     worker = await site.start_worker(
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", OTEL_EXPORTER_OTLP_PROTOCOL="grpc"
     )
@@ -152,7 +152,7 @@ async def test_a_worker_with_an_unsupported_exporter_logs_that_and_works(site):
     await eventually(url + "/readyz", lambda status, _: status == 200)
 
 
-@cache  # several claims are about one and the same run
+@cache  # several tests check the output of the same run
 def run_worker(*arguments: str, **variables: str):
     env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")} | variables
     command = [sys.executable, "-m", "cosmos_outbox_worker", "worker", *arguments]
@@ -160,19 +160,23 @@ def run_worker(*arguments: str, **variables: str):
 
 
 def asked(*arguments: str) -> tuple[int, str]:
-    """Return exit code and output of `cosmos-outbox worker` for arguments that start no worker."""
+    """
+    Run `cosmos-outbox worker` in this process, with arguments that start no worker. Return its exit code and output.
+    """
     with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()):
         return work(arguments), printed.getvalue()
 
 
 def test_wrong_settings_end_the_worker_with_all_mistakes_in_one_log_line():
-    """The worker logs all wrong settings in one line, and ends with exit code 2 and no traceback."""
+    """The exit code is 2, and the log has no traceback."""
     ended = run_worker(OUTBOX_LANES="0")
     assert 2 == ended.returncode
     (line,) = ended.stderr.splitlines()
     record = json.loads(line)
     assert ("ERROR", "worker") == (record["level"], record["logger"])
-    assert record["message"].startswith("worker.refused The worker cannot start; these settings are wrong:")
+    assert record["message"].startswith(
+        "worker.refused and ends: The worker cannot start; these settings are wrong:"
+    )
     for name in ("OUTBOX_TOPIC", "OUTBOX_LANES", "OUTBOX_COSMOS_DATABASE"):
         assert name in ended.stderr
     assert "Traceback" not in ended.stderr

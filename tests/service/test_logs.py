@@ -1,4 +1,4 @@
-"""Tests of the log: each line is one JSON object, whatever was logged."""
+"""Tests of the log of worker and consumer: each line is one JSON object, whatever text it contains."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_log_line_inside_a_span_has_trace_and_span_id():
 async def test_a_log_line_about_events_has_the_trace_of_their_commit(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """A log line about events of several commits has the trace of the first."""
-    monkeypatch.setattr(caplog.handler, "formatter", JsonFormatter())  # a line is made when it is logged
+    """If the events are from several commits, the line has the trace of the first commit."""
+    monkeypatch.setattr(caplog.handler, "formatter", JsonFormatter())  # so `caplog.text` has JSON lines
     broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
     broker.faults.append(Fault.NO_TOPIC)
     traces = [f"{number:032x}" for number in (1, 2, 3)]
@@ -112,7 +112,10 @@ def test_messages_about_client_sessions_that_an_sdk_left_open_are_suppressed(
 
 
 def test_control_characters_in_a_log_message_are_escaped():
-    """A document whose text is logged can neither control the terminal nor forge a line."""
+    """
+    So the text of a document in a log line can neither control the operator's terminal nor forge another
+    line.
+    """
     key = "k\x1b[2J\n2026-01-01 INFO worker forged\u202e é"
     line = TextFormatter("%(levelname)s %(message)s").format(record("message.given_up key=%s", key))
     assert line == "WARNING message.given_up key=k\\x1b[2J\\n2026-01-01 INFO worker forged\\u202e é"

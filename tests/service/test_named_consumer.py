@@ -1,5 +1,5 @@
 """
-Tests of `package.module:consumer`: what such a name may stand for, and the errors for names that cannot be used.
+Tests of the argument `package.module:consumer` of `cosmos-outbox consume`: what it may name, and the errors for names that cannot be used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.service import invoices
 MODULE = "tests.service.invoices"
 
 
-def test_a_name_may_stand_for_a_consumer_or_a_function_that_returns_one():
+def test_consume_takes_the_name_of_a_consumer_or_of_a_function_that_returns_one():
     assert invoices.consumer is consumer_named(f"{MODULE}:consumer")
     assert invoices.made is consumer_named(f"{MODULE}:made")
 
@@ -47,7 +47,9 @@ def test_a_consumer_s_module_is_found_in_the_working_directory(tmp_path, monkeyp
     assert callable(consumer_named("in_the_working_directory:consumer"))
 
 
-def test_a_missing_import_inside_a_consumer_s_module_is_raised(tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_an_import_error_inside_a_consumer_s_module_is_raised_as_it_is(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "lacks_another.py").write_text("import nowhere_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):

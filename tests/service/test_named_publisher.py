@@ -24,8 +24,8 @@ from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # Both SDKs leave a socket open when the broker closes the connection, and the garbage collector closes it later with a
-    # warning.
+    # Azure's SDKs for Service Bus and Event Hubs leave a socket open when the broker closes the connection. The garbage collector
+    # closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -77,7 +77,7 @@ def without_lanes(topic: str, lanes: int) -> Publisher:
 
 
 @pytest.mark.parametrize("name", ["plain", "awaited", "generated", "managed", "Unsaying"])
-async def test_each_supported_kind_of_function_opens_a_publisher(name: str):
+async def test_outbox_publisher_may_name_any_supported_kind_of_function(name: str):
     async with open_publisher(f"{MODULE}:{name}", "t", lanes=2) as publisher:
         assert 2 == publisher.lanes
 
@@ -87,7 +87,7 @@ async def test_each_supported_kind_of_function_opens_a_publisher(name: str):
     [
         (MODULE, "write package.module:publisher"),
         (f"{MODULE}:plane", f"Did you mean {MODULE}:plain?"),
-        (f"{MODULE}:number", "is 3. It has to be a function that takes the topic and the lanes"),
+        (f"{MODULE}:number", "is 3. It has to be a function that takes the topic and the number of lanes"),
         (f"{MODULE}:failing", "raised KeyError('BROKER_URL') in"),
         (f"{MODULE}:nothing", "opened None, which is no publisher"),
         (f"{MODULE}:Blocking", "and `async def publish(lane, messages)`"),
@@ -110,7 +110,9 @@ def hub() -> Broker:
 
 @asynccontextmanager
 async def site_with(hub: Broker) -> AsyncIterator[Site]:
-    """Open a site whose environment names an event hub and no Service Bus."""
+    """
+    Open emulators and an environment in which a worker sends to this event hub, and has no settings of Service Bus.
+    """
     async with ServiceBusServer(hub) as server, opened_site() as site:
         site.environment["EVENT_HUBS_CONNECTION_STRING"] = server.connection_string
         site.environment.update({"OUTBOX_PUBLISHER": EVENT_HUBS, "OUTBOX_TOPIC": "hub"})
@@ -119,7 +121,9 @@ async def site_with(hub: Broker) -> AsyncIterator[Site]:
 
 
 def arrived(hub: Broker) -> dict[str, list[str]]:
-    """Return, by partition key, the ids of the events that arrived, in the order of their first copies."""
+    """
+    Return the ids of the events that arrived for each partition key. Later copies of an event are left out.
+    """
     found: dict[str, list[str]] = {key: [] for key in KEYS}
     for entry in hub.queue("hub/Subscriptions/all").entries.values():
         ids = found[str(entry.message.partition_key)]
@@ -167,7 +171,7 @@ async def test_event_hubs_gets_every_event_in_order_although_a_worker_is_killed(
 
 
 async def test_a_refusing_event_hub_makes_the_worker_unready(hub: Broker):
-    """An event hub that refuses messages makes the worker unready, and is a finding of doctor."""
+    """`cosmos-outbox doctor` reports the refusal too."""
     hub.set_disabled("hub", True)
     async with site_with(hub) as site:
         worker = await site.start_worker()
@@ -186,7 +190,7 @@ async def test_a_refusing_event_hub_makes_the_worker_unready(hub: Broker):
 
 
 async def doctor(site: Site, **variables: str) -> dict[str, str]:
-    """Run doctor, and return the message of each finding by the name of its check."""
+    """Run `cosmos-outbox doctor`. Return the message of each finding under the name of its check."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cosmos_outbox_worker", "doctor", "--json"),
         env=site.environment | variables,

@@ -69,11 +69,11 @@ async def test_messages_are_sent_as_cloud_events_to_the_topics_of_their_routes()
             assert event_id == body["data"]["id"]
 
 
-async def test_sent_events_are_deleted_if_the_setting_says_so(monkeypatch: pytest.MonkeyPatch):
+async def test_sent_events_are_deleted_if_delete_after_publish_is_set(monkeypatch: pytest.MonkeyPatch):
     async with opened_site() as site:
         for name, value in (site.environment | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}).items():
             monkeypatch.setenv(name, value)
-        # Operators cannot set such a short time. The test does, because it would otherwise have to wait for two minutes.
+        # A worker keeps sent events for two minutes, which operators cannot change. The test keeps them for no time, and need not wait.
         monkeypatch.setattr(worker_assembly, "Deletion", partial(Deletion, keep=timedelta(0)))
         settings = load()
         event_id, contact_id = await commit(site)

@@ -30,7 +30,7 @@ from cosmos_outbox_worker.telemetry import Telemetry, open_telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
-# Records without a metric, each with the reason. None of them is a warning or an alarm.
+# The records for which no metric counts occurrences, each with the reason. None of them is a warning or an alarm.
 UNCOUNTED = {
     records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
     records.MessagesPublished: "`messaging.client.sent.messages` counts what each topic accepts",
@@ -71,10 +71,18 @@ def test_the_page_on_settings_lists_every_setting_of_a_worker():
 
 
 def leave_out(above: set[str], rows: list[str], heads: list[str]) -> str:
-    """Return a table without the rows that the table above it has too, with a sentence that names these."""
+    """
+    Return the table of a consumer without the rows that the table of a worker above it has too. A sentence names the rows that are
+    left out.
+    """
     names = ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows if row in above)
     return "\n".join(
-        [f"As in the table above: {names}.", "", *heads, *(row for row in rows if row not in above)]
+        [
+            f"These have the same meaning as in the table above: {names}.",
+            "",
+            *heads,
+            *(row for row in rows if row not in above),
+        ]
     )
 
 
@@ -90,7 +98,7 @@ def test_the_page_on_settings_explains_the_exit_codes():
     assert EXIT_CODES in (PAGES / "settings.md").read_text().replace("\n", " ")
 
 
-# For worker and consumer: whether it is a consumer, and a function that uses all of its instruments.
+# For each program with metrics (worker and consumer): whether it is the consumer, and a function that changes all of its metrics.
 PROGRAMS: tuple[tuple[bool, Callable[[Telemetry], None]], ...] = (
     (False, used),
     (True, used_by_a_consumer),
@@ -157,7 +165,9 @@ def counted_by(record: records.Record) -> list[str]:
 
 
 def measured(point: DataPointT) -> bool:
-    """Say whether a point has a value; counters exist from the start with the value 0."""
+    """
+    Return whether a metric has counted something. A counter exists from the start with the value 0, which does not count.
+    """
     return isinstance(point, HistogramDataPoint) or (isinstance(point, NumberDataPoint) and point.value != 0)
 
 
@@ -184,6 +194,6 @@ def test_each_record_is_counted_by_the_metric_of_its_severity(record):
     assert expected == {*counted_by(record)} & {*BY_SEVERITY.values()}
 
 
-def test_exactly_the_records_without_a_metric_have_a_reason():
+def test_each_record_has_either_a_metric_or_a_reason_to_have_none():
     counted = {type(record) for record in RECORDS if counted_by(record)}
     assert set(UNCOUNTED) == set(records.KINDS) - counted

@@ -1,4 +1,7 @@
-"""Tests of doctor's checks of Service Bus: each wrong setting gives exactly one finding, with its fix."""
+"""
+Tests of the checks of Service Bus in `cosmos-outbox doctor`: it reports each wrong setting once, with the
+command that fixes it.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +113,8 @@ def test_each_wrong_setting_of_an_entity_gives_one_finding_with_its_fix(
 
 @pytest.mark.parametrize(
     ("dedup", "scope", "wanted"),
+    # Whether the topic drops duplicates, what the messages of a batch have in common, and the batch scope
+    # that doctor advises
     [
         (False, BatchScope.TOPIC, "session"),
         (False, BatchScope.SESSION, None),
@@ -119,7 +124,7 @@ def test_each_wrong_setting_of_an_entity_gives_one_finding_with_its_fix(
         (True, BatchScope.MESSAGE, None),
     ],
 )
-def test_a_partitioned_topic_needs_a_batch_scope_that_fits_it(
+def test_doctor_reports_a_partitioned_topic_whose_batch_scope_does_not_fit(
     dedup: bool, scope: BatchScope, wanted: str | None
 ):
     partitioned = topic(subscription(), enable_partitioning=True, requires_duplicate_detection=dedup)
@@ -128,12 +133,12 @@ def test_a_partitioned_topic_needs_a_batch_scope_that_fits_it(
     assert expected == [one.fix.split("batch scope to ")[1].split(",")[0] for one in found]
 
 
-def test_the_time_to_live_of_a_topic_limits_that_of_its_subscriptions():
+def test_doctor_applies_a_topic_s_time_to_live_to_its_subscriptions():
     short = topic(default_message_time_to_live=timedelta(days=7))
     assert [] == of_source(default_message_time_to_live=FOREVER, entered=short)
 
 
-def test_an_entity_that_is_missing_or_of_another_kind_is_reported():
+def test_doctor_reports_a_missing_queue_or_topic_and_the_wrong_kind_of_entity():
     missing, other = Entity(label="Queue 'q'", exists=False), Entity(label="Queue 'q'")
     (first,), (second,) = told(SOURCE, missing), told(SOURCE, other)
     assert "Queue 'q' does not exist." == first.message
@@ -153,6 +158,6 @@ def test_an_entity_that_is_missing_or_of_another_kind_is_reported():
         (Refusal.MISSING, True, "subscription"),
     ],
 )
-def test_the_refusal_of_a_receiver_becomes_a_finding(refusal: Refusal, sessions: bool, check: str):
+def test_doctor_reports_why_service_bus_refuses_a_receiver(refusal: Refusal, sessions: bool, check: str):
     finding = refusal_finding("Queue 'q'", refusal, "No.", sessions=sessions)
     assert (check, "error") == (finding.check, finding.severity)

@@ -74,14 +74,14 @@ BALANCING = (
         ("LEASE_EXPIRATION_SECONDS", "300", BALANCING.format(130)),
         ("START", "yesterday", "OUTBOX_START: must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"),
         ("START", "12", "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"),
-        ("START", "0001-01-01T00:00:00+14:00", "must not be before 1970; say 'beginning'"),
-        ("START", "1969-12-31T23:59:59Z", "must not be before 1970; say 'beginning'"),
+        ("START", "0001-01-01T00:00:00+14:00", "must not be before 1970; give 'beginning'"),
+        ("START", "1969-12-31T23:59:59Z", "must not be before 1970; give 'beginning'"),
         ("START", "2999-01-01T00:00:00Z", "must not be in the future: events committed before it would never be sent"),
         ("START", "9999-12-31T23:59:59-14:00", "must not be in the future: events committed before it would never be sent"),
         *(("HEALTH_PORT", address, PORT) for address in ("many", "65536", ":", "127.0.0.1", "http://0.0.0.0:80", "-1")),
     ],
 )  # fmt: skip
-def test_an_invalid_value_is_reported_as_the_only_mistake(environment, name: str, value: str, said: str):
+def test_an_invalid_value_of_a_setting_is_reported_once(environment, name: str, value: str, said: str):
     environment(**COMPLETE | {f"OUTBOX_{name}": value})
     (mistake,) = mistakes()
     assert mistake.endswith(said)
@@ -186,14 +186,14 @@ def test_the_lean_receiver_is_refused_with_settings_that_need_the_sdk(environmen
         load_consumer()
 
 
-def test_worker_and_consumer_together_have_at_most_34_settings():
+def test_the_number_of_settings_does_not_grow_beyond_34():
     assert 34 >= len({*Settings.model_fields, *ConsumerSettings.model_fields})
 
 
 @pytest.mark.parametrize(
     ("said", "megabytes"), [("1048576000", 1000), ("99999999999", 1024), ("max\n", 512), (None, 512)]
 )
-def test_the_memory_limit_is_the_container_s_and_at_most_a_gigabyte(
+def test_the_memory_limit_is_that_of_the_docker_container_up_to_a_gigabyte(
     tmp_path: Path, said: str | None, megabytes: int
 ):
     limit = tmp_path / "memory.max"
@@ -208,7 +208,7 @@ def test_the_health_port_may_include_an_address(environment, address: str):
     assert address == load().health_port
 
 
-def test_commands_ignore_contradictions_between_a_worker_s_times(environment):
+def test_commands_ignore_contradictions_between_a_worker_s_time_limits(environment):
     environment(**COMPLETE, OUTBOX_LEASE_EXPIRATION_SECONDS="300")
     assert 1 == len(mistakes())
     assert 300 == load(for_command=True).lease_expiration_seconds

@@ -1,7 +1,6 @@
 """
-Tests of one worker with several containers: each is relayed, and a container that cannot be relayed does not stop the others.
-
-The page, the probes and the metrics name the containers.
+Tests of one worker process with several Cosmos DB containers. It relays each of them, and a container that cannot be relayed does not
+stop the others. The status page, the probes and the metrics name the container.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tests.support.worker_settings import worker_settings
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
+    # Azure's SDK for Service Bus leaves its socket open when a link ends. The garbage collector closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -49,7 +48,8 @@ TOPIC_OF = {"data": "people", "orders": "orders"}
 @asynccontextmanager
 async def several() -> AsyncIterator[tuple[Site, Broker]]:
     """
-    Open a site with the containers `data` and `orders`. The settings also name `lost`, which does not exist.
+    Open emulators with the containers `data` and `orders`. The worker's settings also name the container `lost`, which does not
+    exist.
     """
     async with ServiceBusServer(Broker.from_config(TOPICS), port=0) as bus, opened_site() as site:
         await create(site, "orders")
@@ -85,7 +85,7 @@ async def published(broker: Broker, topic: str, count: int) -> None:
 
 
 async def said(site: Site, *command: str, code: int) -> str:
-    """Run a command; return its standard output and standard error."""
+    """Run a command of the CLI, and check its exit code. Return its standard output and standard error."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cosmos_outbox_worker", *command),
         env=site.environment,
@@ -98,7 +98,7 @@ async def said(site: Site, *command: str, code: int) -> str:
 
 
 async def test_each_container_is_relayed_although_another_one_is_missing():
-    """The worker is killed and replaced in the middle of this test."""
+    """The relay also goes on after the worker is killed and another worker is started."""
     async with several() as (site, broker):
         for number in range(3):
             await commit(site, "data", number)
@@ -151,7 +151,7 @@ def only_the_missing_one_is_unready(status: int, body: str) -> bool:
 
 
 async def commands_name_their_container(site: Site) -> bool:
-    # Each worker has seen at its start that the subscriptions have no sessions.
+    # Workers found at their start that the subscriptions of two containers have no sessions, so `status` shows `found-at-start` for these.
     rows = [json.loads(line) for line in (await said(site, "status", "--json", code=4)).splitlines()]
     assert {"found-at-start"} == {row["causes"][0]["kind"] for row in rows[:2]}
     assert {"data": 0, "orders": 1, "lost": 0} == {row["container"]: row["parked_keys"] for row in rows}
@@ -162,7 +162,7 @@ async def commands_name_their_container(site: Site) -> bool:
     assert "not 'nowhere'" in await said(site, "status", "--container", "nowhere", code=2)
     shown = await said(site, "parked", "show", "orders", "--container", "orders", "--json", code=0)
     assert "orders.4" in shown
-    assert "orders:\n" in await said(site, "doctor", code=4)  # the subscriptions have no sessions
+    assert "orders:\n" in await said(site, "doctor", code=4)  # code 4: subscriptions have no sessions
     return True
 
 
@@ -178,7 +178,7 @@ async def test_the_poll_interval_grows_with_the_number_of_containers(containers:
     assert seconds == workers.health.poll_interval.total_seconds()
 
 
-async def test_an_embedded_worker_that_is_halted_does_not_stop_the_others(
+async def test_a_halted_container_does_not_stop_other_containers_of_an_embedded_worker(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async with several() as (site, broker):
@@ -187,7 +187,7 @@ async def test_an_embedded_worker_that_is_halted_does_not_stop_the_others(
         monkeypatch.setattr(several_containers, "_BLOCKED_LOOP_SECONDS", 0.2)
         with pytest.raises(ConfigurationError, match="running_workers"):
             running_worker(load())
-        broker.set_disabled("orders", True)  # halts one, and no other
+        broker.set_disabled("orders", True)  # halts only the container `orders`
         await commit(site, "orders", 1)
         await commit(site, "data", 1)
         async with running_workers() as workers:

@@ -1,4 +1,4 @@
-"""Tests of the health of a worker: when it counts as ready, and what it remembers of records."""
+"""Tests of the health of a worker: when it counts as ready, and which errors and figures it remembers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_worker_that_can_no_longer_list_the_leases_becomes_unready():
     assert () == watched.snapshot().unready
 
 
-async def test_a_refused_listing_of_leases_is_the_reason_until_one_succeeds():
+async def test_a_worker_that_may_not_list_leases_is_unready_until_a_list_succeeds():
     watched = vitals(status())
     refused = LeasesBalanced(owner="w", outcome="failed", error=AccessDenied("Grant the role."))
     watched(refused)
@@ -125,7 +125,7 @@ async def test_a_worker_is_not_ready_before_every_range_has_a_lease():
     await world.stop_all()
 
 
-async def test_the_reported_throughput_is_that_of_the_last_minute():
+async def test_the_health_reports_the_throughput_of_the_last_minute():
     watched = vitals()
     watched(MessagesPublished(lane=0, messages=600, seconds=0.1))
     await asyncio.sleep(59)
@@ -153,7 +153,7 @@ async def test_repeated_errors_do_not_push_other_errors_out_of_the_list():
 
 
 @pytest.mark.parametrize("seconds", [0, 29, 90])
-async def test_a_stalled_lease_names_its_lane_s_error_while_the_lane_waits(
+async def test_a_stalled_lease_shows_the_error_of_the_send_that_it_waits_for(
     seconds: int,
 ):
     watched = vitals(status("7", stalled=True, idle_seconds=90.0), utcnow=lambda: NOW)
@@ -172,7 +172,7 @@ async def test_a_stalled_lease_names_its_lane_s_error_while_the_lane_waits(
     assert ["standstill"] == unready_for(watched)
 
 
-async def test_a_failure_is_a_cause_after_five_seconds_and_until_it_ends():
+async def test_a_failure_is_shown_as_a_cause_after_five_seconds_until_it_ends():
     now = NOW
     watched = vitals(status("0", idle_seconds=5.0), status("1"), utcnow=lambda: now)
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -192,7 +192,7 @@ async def test_a_failure_is_a_cause_after_five_seconds_and_until_it_ends():
     assert () == watched.snapshot().causes()
 
 
-async def test_a_backlog_counts_as_unseen_76_seconds_after_its_measurement():
+async def test_the_backlog_counts_as_unknown_76_seconds_after_its_last_measurement():
     watched = vitals()
     assert timedelta(0) == watched.snapshot().unseen
     watched.note_lag(Lag(leases=()))
@@ -222,7 +222,7 @@ async def test_the_backlog_is_unknown_from_a_failed_poll_to_the_next_success():
     assert ((), [False]) == (seen.causes(), [one.trouble for one in seen.leases()])
 
 
-async def test_a_silent_lease_container_makes_the_backlog_unknown_in_two_polls():
+async def test_the_backlog_is_unknown_after_two_polls_without_an_answer_about_leases():
     watched = vitals()
     watched.note_lag(Lag(leases=()))
     watched.fails("heartbeats", cause_of("StoreUnavailable: No answer."))
@@ -230,7 +230,7 @@ async def test_a_silent_lease_container_makes_the_backlog_unknown_in_two_polls()
     assert timedelta(seconds=31) == watched.snapshot().unseen
 
 
-async def test_a_failed_lane_is_no_cause_once_all_leases_progress():
+async def test_a_failed_send_is_no_longer_reported_once_all_leases_make_progress():
     now, failed = NOW, PublishFailed(outcome="retried", lane=2, error=BrokerUnavailable("full"))
     watched = vitals(status("0", idle_seconds=6.0), utcnow=lambda: now)
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -242,7 +242,7 @@ async def test_a_failed_lane_is_no_cause_once_all_leases_progress():
     assert () == watched.snapshot().causes()
 
 
-async def test_the_send_rate_is_a_cause_once_it_has_delayed_sends_for_a_minute():
+async def test_a_worker_reports_a_send_rate_that_has_delayed_sends_for_a_minute():
     loop = asyncio.get_running_loop()
     watched = vitals(status("0"), utcnow=lambda: NOW + timedelta(seconds=loop.time()))
     watched(LeasesBalanced(owner="w", outcome="listed"))
@@ -260,8 +260,8 @@ async def test_the_send_rate_is_a_cause_once_it_has_delayed_sends_for_a_minute()
     assert (59, 79, 0) == (waits[59], waits[79], waits[-1])
 
 
-async def test_lost_leases_are_a_standstill():
-    """A container whose leases were lost stands still, but one that has never had leases does not."""
+async def test_a_worker_reports_that_all_leases_of_a_container_are_lost():
+    """The worker reports nothing about a container that has never had leases."""
     loop = asyncio.get_running_loop()
     watched, told = vitals(utcnow=lambda: NOW + timedelta(seconds=loop.time())), list[list[bool]]()
     one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)  # noqa: S106
@@ -295,16 +295,16 @@ async def test_a_record_from_another_thread_is_noted_on_the_event_loop():
     assert ("LoopBlocked", "handler.py:7" in trouble.text) == (trouble.event, True)
 
 
-async def test_records_that_report_no_trouble_are_not_shown():
+async def test_a_record_that_reports_no_trouble_is_not_among_the_errors():
     watched = vitals()
     watched(LeaseMoved(lease="p..0", owner="w", outcome="acquired"))
     watched(LeaseMoved(lease="p..0", owner="w", outcome="stopped"))
     assert () == watched.snapshot().errors
 
 
-async def test_the_age_of_a_lease_that_cannot_be_measured_goes_on_growing():
+async def test_the_age_of_the_oldest_event_grows_while_its_lease_cannot_be_measured():
     """
-    If the lag of one lease cannot be read, its last known age grows, while the other leases are measured.
+    The worker adds the time since the last measurement to the last known age. It measures the other leases as before.
     """
     listening = vitals()
 

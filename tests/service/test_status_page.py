@@ -48,7 +48,7 @@ FULL = "No progress for 60 s, 2 attempts failed: ParkingFull: The store is full.
 
 
 class Page(HTMLParser):
-    """The tags and the texts of a page. It asserts that every tag is closed in order."""
+    """The tags and the texts of an HTML page. Parsing fails if a tag is not closed, or not in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_the_status_page_shows_everything_that_the_worker_knows(snapshot: Snapsh
 
 
 def test_the_status_page_names_a_damaged_lease_with_its_mistake():
-    """No worker counts as the owner of a damaged lease."""
+    """The page shows the lease without an owner, because the lease cannot be read."""
     damaged = {"p..7": "Lease 'p..7' is damaged: so."}
     leases = (lag("0", PODS[0], 3, 4), lag("2", None, 70, 540))
     failing = status("7", stalled=True, error="ConfigurationError: Lease 'p..7' is damaged: so.")
@@ -152,7 +152,7 @@ def test_the_status_page_shows_what_the_worker_cannot_see_as_unknown():
 
 
 def test_the_status_page_escapes_all_names_and_errors():
-    """The status page escapes names and errors, and loads nothing from other servers."""
+    """Also, the page loads nothing from other servers."""
     for snapshot in (HEALTHY, HOSTILE):
         text = page_of(snapshot)
         page = Page(text)
@@ -164,7 +164,7 @@ def test_the_status_page_escapes_all_names_and_errors():
 
 
 def test_control_characters_in_names_are_removed_from_the_status_page():
-    """Control characters in a name could reverse the direction of text, or control a terminal."""
+    """A name with control characters could reverse the direction of the text after it, or control a terminal."""
     turned = "\u202eabc\u2066\x1b[2J\x9b"
     page = page_of(
         replace(
@@ -220,8 +220,8 @@ NO = Cause(kind="starting", said="No.", unready=True)
         (TROUBLED, "bad", ["topic-refuses", "store-throttles", "store-refuses", "no-owner", "keys-parked"]),
     ],
 )  # fmt: skip
-def test_the_banner_names_each_cause_once(snapshot: Snapshot, mood: str, kinds: list[str]):
-    """The banner of the status page is green only when nothing waits for an operator."""
+def test_the_banner_of_the_status_page_names_each_cause_once(snapshot: Snapshot, mood: str, kinds: list[str]):
+    """The test also checks that the banner is green only when no cause waits for an operator."""
     page, causes = banner_of(snapshot), snapshot.causes()
     assert [f"state {mood}"] == [tag["class"] for tag in page.all("div") if tag.get("id") == "state"]
     assert kinds == [one.kind for one in causes]
@@ -234,16 +234,16 @@ def test_the_banner_names_each_cause_once(snapshot: Snapshot, mood: str, kinds: 
 
 
 @pytest.mark.parametrize(("ranges", "told"), [("0", NO_TOPIC), ("012", "The topic may not be sent to")])
-def test_the_whole_text_of_a_cause_of_several_leases_is_only_in_the_banner(ranges: str, told: str):
-    """The banner has the whole text of a cause, and the line of each lease a short form."""
+def test_only_the_banner_has_the_whole_text_of_a_cause_that_stops_leases(ranges: str, told: str):
+    """The rows of the leases have a short form of the text."""
     still = tuple(replace(STALLED, lease=f"p..{token}", token=token, error=NO_TOPIC) for token in ranges)
     stands = replace(HEALTHY, mine=still, lag=None)
     assert NO_TOPIC in banner_of(stands).texts
     assert [told] * len(ranges) == [view.error for view in stands.leases()]
 
 
-def test_the_remedy_of_a_cause_comes_before_the_raw_error():
-    """The banner shows the remedy first, and commands in it are marked as code."""
+def test_the_status_page_shows_the_remedy_of_a_cause_before_the_raw_error():
+    """The test also checks that commands are marked as code."""
     failing = (cause_of(BUSY, since=AT - timedelta(minutes=1)),)
     texts = Page(page_of(replace(ALONE, failing=failing), key="k", found=KeyReport({}, ["Do `it`."]))).texts
     said = [*map(texts.index, (failing[0].words["remedy"], failing[0].words["page"], BUSY))]
@@ -252,7 +252,7 @@ def test_the_remedy_of_a_cause_comes_before_the_raw_error():
 
 
 def test_leases_with_trouble_come_first_on_the_status_page():
-    """The other leases are sorted by the names of their ranges as numbers."""
+    """After them come the other leases, sorted by the number of their range."""
     leases = [lag(str(number), PODS[0]) for number in range(30)]
     leases[17] = lag("17", None, 5)
     text = page_of(with_leases(*leases, mine=()))
@@ -261,7 +261,7 @@ def test_leases_with_trouble_come_first_on_the_status_page():
     assert "29 leases without trouble" in (strip["aria-label"] or "")
 
 
-def test_the_status_page_lists_all_workers_with_leases_and_trouble():
+def test_the_status_page_lists_the_leases_and_trouble_of_each_worker():
     leases = (lag("0", PODS[0], 2, 4), lag("1", "w-2", 5), lag("2", "w-2"))
     draining = replace(beat("w-6", unready="The worker is draining."), phase=Phase.DRAINING)
     upgraded = replace(beat("w-3", ago=8), version="0.2.0")
@@ -303,7 +303,7 @@ HALTED = tuple(replace(lag(str(number), PODS[1], 3), standstill=FULL) for number
         (replace(HEALTHY, errors=(RecentError(at=AT, event="E", text="x" * 10_000, times=1200),)), "1,200"),
     ],
 )
-def test_the_status_page_stays_small_with_very_much_to_show(snapshot: Snapshot, more: str):
+def test_the_status_page_stays_small_with_a_thousand_leases_or_errors(snapshot: Snapshot, more: str):
     page = page_of(snapshot)
     assert len(page) < 200_000
     assert more in " ".join(Page(page).texts)

@@ -35,7 +35,9 @@ SHOTS = {
 
 
 class Site:
-    """A status page of a worker whose state the test sets."""
+    """
+    A health port with the status page of a worker. The test sets the worker's state, and can stop and start the port.
+    """
 
     def __init__(self) -> None:
         self.snapshot = HEALTHY
@@ -86,9 +88,8 @@ async def site() -> AsyncIterator[Site]:
 
 async def test_axe_core_finds_no_violation_in_any_state_size_or_colour(browser: Browser, site: Site):
     axe, found = axe_core(), {}
-    few = (
-        replace(LARGE, lag=Lag(leases=LARGE.lag.leases[:60])) if LARGE.lag else LARGE
-    )  # a thousand take it long
+    # Only 60 leases, because axe-core takes long for a page with a thousand.
+    few = replace(LARGE, lag=Lag(leases=LARGE.lag.leases[:60])) if LARGE.lag else LARGE
     for name, site.snapshot in (ALL | {"large": few}).items():
         looks = (
             ((WIDE, "light"), (PHONE, "dark")) if site.snapshot in (TROUBLED, HOSTILE) else ((WIDE, "light"),)
@@ -101,7 +102,7 @@ async def test_axe_core_finds_no_violation_in_any_state_size_or_colour(browser: 
 
 
 async def test_the_status_page_fits_its_window_in_every_state(browser: Browser, site: Site):
-    """The page has no horizontal scroll bar. Names and errors that look like HTML stay text."""
+    """The page never needs a horizontal scroll bar. Names and errors that look like HTML are shown as text."""
     for name, site.snapshot in ALL.items():
         for width in (WIDE, TABLET, PHONE, 320):
             await browser.show_as(width)
@@ -131,7 +132,7 @@ async def test_the_keyboard_reaches_all_parts_of_the_page_with_a_visible_focus(b
     assert [*["DIV"] * 7, *["A"] * 3, "BODY"] == reached
 
 
-async def test_the_page_renews_itself_and_finds_a_restarted_worker(browser: Browser, site: Site):
+async def test_the_status_page_renews_itself_and_finds_a_restarted_worker(browser: Browser, site: Site):
     await browser.open(site.url)
     await browser.run("window.kept = document.querySelector('h1')")
 
@@ -167,7 +168,9 @@ async def live(browser: Browser) -> str:
     return found
 
 
-async def test_a_renewal_keeps_what_the_reader_has_opened_and_scrolled(browser: Browser, site: Site):
+async def test_a_renewal_of_the_status_page_keeps_open_details_and_scroll_position(
+    browser: Browser, site: Site
+):
     site.snapshot = ALL["large"]
     await browser.open(site.url)
     await browser.run("document.querySelector('details').open = true")
@@ -184,8 +187,8 @@ async def test_a_renewal_keeps_what_the_reader_has_opened_and_scrolled(browser: 
     assert 60 == await browser.run("return document.querySelector('#parked .scroll').scrollLeft")
 
 
-async def test_the_page_sends_its_next_request_only_after_the_last_has_ended(browser: Browser, site: Site):
-    """Each request by which the status page renews itself has a time limit."""
+async def test_the_status_page_never_has_two_requests_for_new_data_at_once(browser: Browser, site: Site):
+    """The page sends the next request only after an answer, or after the time limit of a request without one."""
     await browser.open(site.url)
     signal, before, after = await browser.run("""
         const timers = [], signals = [];
@@ -201,7 +204,7 @@ async def test_the_page_sends_its_next_request_only_after_the_last_has_ended(bro
     assert (True, 0, [5000]) == (signal, before, after)
 
 
-async def test_pictures_show_the_page_in_three_sizes_and_two_colour_schemes(browser: Browser, site: Site):
+async def test_pictures_show_the_status_page_in_three_sizes_dark_and_light(browser: Browser, site: Site):
     for name, (site.snapshot, width, height, scheme) in SHOTS.items():
         await browser.show_as(width, height, scheme=scheme)
         await browser.open(site.url)

@@ -49,7 +49,7 @@ from tests.support.site import eventually, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
+    # Azure's SDK for Service Bus leaves its socket open when a link ends. The garbage collector closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -71,7 +71,7 @@ def collected() -> Iterator[None]:
 
 
 async def test_one_trace_leads_from_a_commit_to_its_subscriber():
-    """The span of a send links to all commits whose events it sends."""
+    """A send of several events has its own span, which links to the spans of all their commits."""
     async with receiving() as receiver, opened_site() as site:
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
@@ -96,7 +96,7 @@ async def test_one_trace_leads_from_a_commit_to_its_subscriber():
                         await session.complete_message(message)
         worker.process.terminate()
         assert 0 == await worker.exit_code(), worker.output
-        await asyncio.to_thread(provider.shutdown)  # it waits for the receiver, which runs on this loop
+        await asyncio.to_thread(provider.shutdown)  # `shutdown` waits for the receiver on this loop
         await receiver.until(
             lambda: len(receiver.named("process events")) == 3 and "outbox.leases.owned" in receiver.metrics
         )
@@ -133,14 +133,14 @@ async def test_one_trace_leads_from_a_commit_to_its_subscriber():
         values(point.attributes)
         for point in receiver.metrics["azure.cosmosdb.client.operation.request_charge"].histogram.data_points
     ]
-    # Request charges are measured for all requests of the worker, not only for reads of the change feed.
+    # The worker measures the request charges of all its requests, not only of its reads of the change feed.
     assert {
         ("data", "query_change_feed"),
-        ("leases", "replace_item"),  # of leases and heartbeats
+        ("leases", "replace_item"),  # writes leases and heartbeats
         ("leases", "query_items"),
         ("parked", "query_items"),
     } <= {(one.get("db.collection.name"), one["db.operation.name"]) for one in asked}
-    # Counters of alarms start at 0, because the first alarm would otherwise be no increase.
+    # The counters of alarms exist from the start with 0. Otherwise a monitoring rule would see no increase at the first alarm.
     alarms = {
         values(point.attributes)["outbox.alarm"]: point.as_int
         for point in receiver.metrics["outbox.alarms"].sum.data_points
@@ -222,7 +222,9 @@ async def test_the_span_of_a_failed_message_names_the_error():
 
 
 async def cause_of_a_commit() -> str:
-    """Commit an entity, and return the causation id of its event."""
+    """
+    Commit an entity. Return the causation id of its event, which is the id of the message that is being handled.
+    """
     store = MemoryContainer()
     async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
         created = await create(uow, Contact(id="caused", name=Name(first_name="Ada", last_name="Lovelace")))
@@ -250,7 +252,7 @@ async def test_the_span_of_a_failed_send_has_an_error_status():
     )  # fmt: skip
 
 
-def test_the_environment_may_set_the_service_name_of_the_worker(monkeypatch: pytest.MonkeyPatch):
+def test_opentelemetry_s_variables_may_set_the_service_name_of_the_worker(monkeypatch: pytest.MonkeyPatch):
     def named() -> set[str]:
         with open_telemetry(instance="w") as telemetry:
             (line,) = re.findall(r"^target_info\{(.*)\}", telemetry.exposition()[0].decode(), re.MULTILINE)
@@ -274,7 +276,7 @@ def test_a_variable_that_opentelemetry_refuses_is_a_configuration_error(monkeypa
         pass
 
 
-async def test_a_silent_otlp_endpoint_delays_the_end_only_by_the_time_limit(
+async def test_a_silent_otlp_endpoint_delays_the_worker_s_end_only_by_a_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("cosmos_outbox_worker.telemetry._EXPORT_SECONDS", 0.1)
@@ -285,11 +287,11 @@ async def test_a_silent_otlp_endpoint_delays_the_end_only_by_the_time_limit(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
         with open_telemetry(instance="w") as telemetry:
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
-        # The program has ended, although the threads of the exporters still wait for an answer.
+        # The block has ended, although the threads of the two exporters still wait for an answer of the endpoint.
         ending = [thread for thread in threading.enumerate() if thread.name == "telemetry-shutdown"]
         assert 2 == len(ending)
-        # The test answers the requests at last, because the SDK would otherwise retry for half a minute and log warnings
-        # during later tests.
+        # The test answers the requests now. Otherwise OpenTelemetry's SDK would retry for half a minute, and log warnings during
+        # later tests.
         with ExitStack() as connections:
             for _ in ending:
                 connection = connections.enter_context(silent.accept()[0])
@@ -299,7 +301,7 @@ async def test_a_silent_otlp_endpoint_delays_the_end_only_by_the_time_limit(
                 assert not thread.is_alive()
 
 
-async def test_probes_page_and_metrics_show_that_the_broker_is_down():
+async def test_probes_metrics_and_status_page_show_that_the_broker_is_down():
     async with opened_site() as site:
         worker = await site.start_worker(OUTBOX_STALLED_SECONDS="2")
         url = await worker.health_url()
@@ -343,7 +345,7 @@ async def test_probes_page_and_metrics_show_that_the_broker_is_down():
 
 
 def _plain(exposition: str) -> str:
-    """Return the exposition without labels."""
+    """Return the metrics in Prometheus' text format without their labels."""
     return re.sub(r"\{[^}]*\}", "", exposition)
 
 
@@ -360,7 +362,7 @@ def test_metrics_show_the_use_of_the_send_rate_and_the_waits_that_it_causes(
 
 
 @pytest.mark.parametrize("unseen", [0, 90])
-def test_metrics_of_an_unseen_backlog_show_its_age_but_no_counts(unseen: int):
+def test_metrics_show_the_age_but_no_counts_of_a_backlog_that_is_unknown(unseen: int):
     seen = replace(HEALTHY, unseen=timedelta(seconds=unseen), parked=None if unseen else HEALTHY.parked)
     with open_telemetry(instance="w") as telemetry:
         telemetry.observed = seen

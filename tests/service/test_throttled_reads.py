@@ -1,7 +1,6 @@
 """
-Tests of a worker of low priority beside a busy service: the worker waits instead of the commits.
-
-Events that it reads late are sent all the same.
+Tests of a worker whose requests to Cosmos DB have low priority. While a service's commits use all request units, the worker's reads wait,
+not the commits. Afterwards the worker sends all events.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from tests.support.site import Site, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
+    # Azure's SDK for Service Bus leaves its socket open when a link ends. The garbage collector closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-UNITS = 20  # a second: one commit of a contact costs less, two cost more
+UNITS = 20  # request units a second: enough for one commit of a contact, but not for two
 
 
 @pytest.fixture
 async def busy() -> AsyncIterator[tuple[Site, Callable[[], None]]]:
     """
-    Open a site whose container has few request units a second, and whose clock moves only when the test says so.
+    Open emulators whose container has few request units a second. Also return a function that lets their clock go on by a second.
     """
     async with opened_site() as site:
         seconds = [float(int(time.time()))]
@@ -52,7 +51,7 @@ async def until_so(fact: Callable[[], bool], meanwhile: Callable[[], None] = lam
 async def test_a_worker_of_low_priority_waits_while_commits_use_the_request_units(
     busy: tuple[Site, Callable[[], None]],
 ):
-    """A worker of low priority sends all events once the commits leave request units for it."""
+    """The worker sends all events once the commits leave request units for it."""
     site, pass_a_second = busy
     refused, ids = site.cosmos.gateway.counts, []
     settings = settings_of(

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.looptime(False),
     pytest.mark.skipif(sys.platform == "win32", reason="uvloop does not exist for Windows"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:ssl=None is deprecated"),  # the SDK's, without TLS
+    pytest.mark.filterwarnings("ignore:ssl=None is deprecated"),  # Azure's SDK causes this without TLS
 ]
 
 
@@ -69,4 +69,4 @@ def test_a_committed_event_takes_effect_on_uvloop(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert [runner.run(relay_and_consume())] == handled
-    gc.collect()  # what the SDK leaves open is reported here, not in a later test
+    gc.collect()  # so that warnings about sockets that Azure's SDK left open come now, not in a later test

@@ -1,4 +1,4 @@
-"""Tests that a worker is assembled as its settings ask for."""
+"""Tests that the parts of a worker get the values of its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK leaves its socket open when a link ends, and the garbage collector closes it later with a warning.
+    # Azure's SDK for Service Bus leaves its socket open when a link ends. The garbage collector closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -31,7 +31,7 @@ COMPLETE: dict[str, Any] = {
     "servicebus_connection_string": "Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
     "topic": "events",
 }
-# Settings that the process reads, outside of the assembly that this test watches.
+# Settings that the process reads before it builds the worker. The test watches only what reads settings after that.
 READ_ELSEWHERE = {"log_level", "health_port"}
 
 
@@ -69,7 +69,7 @@ def test_the_options_of_the_processor_follow_from_the_settings():
 
 
 async def test_all_containers_share_one_send_rate():
-    """A page of the change feed has at most as many changes as may be sent in a second."""
+    """The test also checks that a page has at most as many changes as the worker may send in a second."""
     assert [1, 40, 1000] == [
         processor_options(settings_of(send_rate=rate)).max_items for rate in (0.1, 40, 5000)
     ]
@@ -83,8 +83,8 @@ async def test_all_containers_share_one_send_rate():
                 assert 1 == publisher.at_once
 
 
-async def test_every_setting_of_a_worker_is_read():
-    """A setting that no code reads would have no effect, and nothing would say so."""
+async def test_the_worker_reads_every_one_of_its_settings():
+    """A setting that the code does not read would have no effect, and the operator would not learn it."""
     read = set[str]()
 
     class Watched(Settings):
@@ -105,7 +105,7 @@ async def test_every_setting_of_a_worker_is_read():
 
 
 async def planted(site: Site, name: str) -> None:
-    """Create a lease of another processor for the same container."""
+    """Create a lease of the processor `name` for the container that the site's worker relays."""
     database = site.client.get_database_client("contacts")
     properties = await database.get_container_client("data").read()
     lease = f"{name}127.0.0.1_{database_rid(properties['_rid'])}_{properties['_rid']}..0"
