@@ -1,9 +1,9 @@
 """
 `python -m tests.simulation --minutes N`: play random scripts of faults for N minutes. The last line of output is one JSON object.
 
-There are three kinds of runs, and the remainder of the seed divided by three chooses one: change feed processors that share leases,
-relays (two processors on one parked store), or the processes of a consumer. If a run violates an invariant, its script and seed are
-printed. `--seed S` plays this run alone.
+There are three kinds of runs: change feed processors that share leases, relays (two processors on one parked store), and processes of a
+consumer. The seed of a run chooses its kind. If a run violates an invariant, its script and seed are printed. `--seed S` plays the run of
+the seed S alone.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from tests.simulation.relay_script import random_relay_script
 
 
 def run_once(seed: int) -> tuple[int, str | None]:
-    """Play the script of a seed. Return the length of the script, and the violation if there was one."""
-    random.seed(seed)  # jitter and back-off draw from the module's generator
+    """
+    Play the random script that this seed gives. Return the length of the script, and the error that ended the run, or None.
+    """
+    random.seed(seed)  # also for the library's retries, which draw their jitter from the module `random`
     length, shown, playing = _drawn(seed)
     loop = looptime.new_event_loop()
     try:
@@ -62,9 +64,9 @@ def main() -> int:
     """Run the simulation from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
-    parser.add_argument("--seed", type=int, help="play this one run and no other")
+    parser.add_argument("--seed", type=int, help="play only the run of this seed")
     options = parser.parse_args()
-    logging.disable()  # a run logs what its faults do, by the thousand
+    logging.disable()  # the library logs each planted fault, which would be thousands of lines
     first = random.SystemRandom().randrange(10**9) if options.seed is None else options.seed
     sys.stdout.write(f"first seed {first}\n")
     until = time.monotonic() + options.minutes * 60

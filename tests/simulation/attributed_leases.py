@@ -1,6 +1,6 @@
 """
-AttributedLeases: the lease container as one actor (a worker, an operator or a .NET processor) uses it, so that the invariants know who
-sent each write.
+AttributedLeases: access to the lease container for one actor (a worker, an operator or a .NET processor). It reports the name of the
+actor with each write, so that the invariants can check whether this actor may write the lease.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.simulation.invariants import Invariants
 
 
 class AttributedLeases:
-    """The lease container as one actor uses it. Each write is checked against the invariants."""
+    """The access of one actor to the lease container. Each write is checked against the invariants."""
 
     def __init__(
         self,
@@ -60,4 +60,4 @@ class AttributedLeases:
 
 
 def _is_lease(document_id: str) -> bool:
-    return ".." in document_id  # neither the marker nor the lock
+    return ".." in document_id  # the ids of the initialization marker and its lock have no ".."

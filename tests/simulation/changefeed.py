@@ -2,8 +2,8 @@
 A simulation of change feed processors in memory, with a script of faults. The class `Invariants` has the invariants that no fault may
 break.
 
-The handler stands for a relay to a broker with duplicate detection: it takes a moment for each change, and only the first copy of a
-change counts.
+The handler stands for a relay to a broker with duplicate detection. It takes 10 ms for each change, and only the first copy of a change
+counts, so duplicates are no violation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.simulation.worker import Worker
 EPOCH = 1_800_000_000.0
 PREFIX = "pmemory_AAAAAA==_"
 WORKERS = 4
-LEAP = 100_000  # more LSNs than a script writes
+LEAP = 100_000  # the step "leap" adds this to all LSNs. A script writes fewer changes
 
 KINDS = (
     "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill", "doom",
@@ -49,7 +49,10 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a script. The meaning of `a` and `b` depends on the kind, and every value is valid."""
+    """
+    One step of a script, for example "kill a worker". Its numbers `a` and `b` say which worker or range, or how long. Every value
+    is valid, so scripts can be random.
+    """
 
     kind: str
     a: int
@@ -62,10 +65,10 @@ class Violation(AssertionError):
 
 class Simulation:
     """
-    A run of several workers, perhaps with a .NET neighbour, on one container and its leases.
+    A run of several workers, perhaps with a .NET processor beside them, on one container and its leases.
 
     Args:
-        ranges: the number of physical partitions at the start. Splits make at most twice as many, or eight if that is more.
+        ranges: the number of physical partitions at the start. Splits may raise it to twice this number, or to eight if that is more.
         workers: the largest number of workers that run at once.
     """
 
@@ -88,10 +91,11 @@ class Simulation:
         self._written: dict[str, int] = defaultdict(int)
         self._names = 0
         self._hot: FeedRange | None = None
-        # `_leapt`: a step raised every LSN by LEAP. `_lost`: after that, a failover lost all changes since this leap.
+        # `_leapt`: the step "leap" raised every LSN by LEAP. `_lost`: the step "lose" later simulated a failover that lost
+        # all changes since the leap.
         self._leapt = self._lost = False
         self._before_leap = 0
-        # Leases that a worker reported as ahead of their ranges
+        # Leases whose position is beyond the newest change of their range, as a worker reported
         self._told_ahead: set[str] = set()
 
     async def _named(self) -> str:
@@ -105,14 +109,14 @@ class Simulation:
 
     async def play(self, script: Sequence[Step]) -> None:
         """
-        Play a script, end all faults, and check that all changes arrive.
+        Play a script. Then end all faults and check that the handler gets all changes.
 
         Raises:
             Violation: an invariant did not hold.
         """
         with freezable(asyncio.get_running_loop()):
             try:
-                # Without a timeout, a run that hangs would never be noticed.
+                # A run that hangs ends after a day of its virtual clock, so the test fails and does not hang too.
                 async with asyncio.timeout(timedelta(days=1).total_seconds()):
                     for step in script:
                         await self._bury()
@@ -129,7 +133,7 @@ class Simulation:
         worker = self.workers.get(name)
         match step.kind:
             case "write":
-                if step.b >= 20:  # one transaction, longer than a page
+                if step.b >= 20:  # one transaction of 25 documents, more than the 10 items of a page
                     await self._write(f"key-{step.a % 7}", count=25)
                 else:
                     for i in range(1 + step.b):
@@ -183,8 +187,8 @@ class Simulation:
                 await self._set_ahead(step.b)
             case "leap" if not self._leapt:
                 self._leapt = True
-                # A lease may already be at this LSN, although the newest document of its partition is older. So no
-                # partition may fall below it.
+                # "lose" later takes each partition back to this LSN. It is the highest of all partitions, because a lease may
+                # already be saved at it, and a lease ahead of its partition would be a violation.
                 self._before_leap = max(partition.lsn for partition in self.container._partitions)
                 for partition in self.container._partitions:
                     partition.lsn += LEAP
@@ -200,7 +204,7 @@ class Simulation:
                 worker.swallows = True
             case "split":
                 await self._split(step.b)
-            case "split-again":  # as soon as a child of the split before exists
+            case "split-again":  # splits a child range as soon as it has a lease
                 self._splits_again += 1
             case "merge":
                 partitions = self._partitions()
@@ -214,7 +218,7 @@ class Simulation:
             case "delete-lease":
                 found = (await self._operator.list(f"{self.prefix}..")).documents
                 if found:
-                    with suppress(NotFound):  # its owner may have replaced it meanwhile
+                    with suppress(NotFound):  # the lease's owner may have deleted it after a split
                         await self._operator.delete(found[step.b % len(found)]["id"], "")
             case "wipe":
                 for document in (await self._operator.list(self.prefix)).documents:
@@ -238,7 +242,7 @@ class Simulation:
             self.container.split(partitions[number % len(partitions)])
 
     def _partitions(self) -> list[str]:
-        # This method does not await, because a partition might split meanwhile.
+        # No `await` here: a partition could split before the caller uses the ids.
         return [partition.id for partition in self.container._partitions]
 
     async def _split_again(self, child: Lease) -> None:
@@ -249,7 +253,10 @@ class Simulation:
             self.container.split(overlapping.id)
 
     async def _touch(self, number: int) -> None:
-        """Write a lease without a change, as a .NET processor or an operator's tool may do."""
+        """
+        Replace a lease with the same document, as a .NET processor or an operator's tool may do. Its etag changes, so the write
+        of its owner conflicts.
+        """
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
             await self._rewrite(found[number % len(found)])
@@ -267,7 +274,10 @@ class Simulation:
                 await self._operator.replace(ahead.raw, etag=lease.etag or "")
 
     def _lose(self) -> None:
-        """Let the account fail over to a region that has none of the changes since the leap."""
+        """
+        Simulate a failover to a region that lacks the newest changes. All changes since the step "leap", which raised the LSNs, are
+        lost, and the LSNs go back.
+        """
         self._lost = True
         self.invariants.goes_astray(EVERY_KEY)
         for partition in self.container._partitions:
@@ -283,7 +293,9 @@ class Simulation:
             await self._operator.replace(current, etag=current["_etag"])
 
     async def _recreate(self, ranges: int) -> None:
-        """Delete the container and create it again. Changes that were not handled are lost with it."""
+        """
+        Delete the monitored container and create it again. Its changes are lost, so the run does not expect them any more.
+        """
         await self._stop_neighbour(clean=False)
         self._created_times += 1
         self.container.recreate(ranges=ranges)
@@ -293,8 +305,8 @@ class Simulation:
 
     def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
         """
-        Start a process. Without `renamed`, it takes the name of the process that was killed before it, as the pod of a
-        StatefulSet does.
+        Start a worker process. Without `renamed`, it has the same instance name as the killed process that it replaces, like a pod of
+        a StatefulSet.
         """
         self._names += renamed
         instance = f"{name}-{self._names}" if renamed else name
@@ -317,9 +329,9 @@ class Simulation:
     async def _kill(self, name: str) -> None:
         worker = self.workers.pop(name)
         worker.die()
-        worker.freeze.thaw(
-            service_time()
-        )  # only to end its tasks: nothing leaves a dead process, nor does its handler do anything
+        # If the killed worker was frozen, end the freeze so that its tasks can end. The worker's links send nothing any more, and its
+        # handler stops at once.
+        worker.freeze.thaw(service_time())
         await _cancelled(worker.task)
 
     def _start_neighbour(self, *, skew: float) -> None:
@@ -346,7 +358,8 @@ class Simulation:
         self._arrives(document)
 
     def _arrives(self, document: Document) -> None:
-        if document["partitionKey"].endswith(f".{self._created_times}"):  # else of a container that is gone
+        # A page that was read before the container was created again still has changes of the deleted one: ignore them.
+        if document["partitionKey"].endswith(f".{self._created_times}"):
             self.invariants.change_arrives(document)
 
     # the checks
@@ -363,8 +376,8 @@ class Simulation:
 
     async def _bury(self) -> None:
         """
-        Remove workers that died. Also remove workers that ended because they were denied access at their start, the only reason
-        for which a worker may end by itself.
+        Remove workers that died. Also remove workers that Cosmos DB denied access at their start: this is the only error at which
+        a worker may end.
         """
         for name, worker in list(self.workers.items()):
             if worker.dead:
@@ -375,7 +388,9 @@ class Simulation:
     def _check_alive(self, worker: Worker) -> None:
         if worker.task.done():
             worker.task.result()
-            raise Violation("a processor ended by itself")
+            raise Violation(
+                "the task of a worker ended without a stop or kill: the processor has to survive every fault"
+            )
 
     # the end
 
@@ -383,7 +398,7 @@ class Simulation:
         await self._bury()
         for worker in self.workers.values():
             worker.heal()
-        await asyncio.sleep(1)  # a worker that was frozen while it was refused ends now
+        await asyncio.sleep(1)  # a worker that was frozen at the answer 403 handles the answer now, and ends
         await self._bury()
         if not self.workers:
             self._start("w0", skew=0)
@@ -401,13 +416,13 @@ class Simulation:
             for worker in self.workers.values():
                 self._check_alive(worker)
             if self.now() > until:
-                raise Violation(f"after half an hour without a fault: {found}")
+                raise Violation(f"some work is still unfinished half an hour after the last fault: {found}")
             await asyncio.sleep(1)
         self._check()
 
     async def _missing_beside_the_hot(self) -> list[str]:
         """
-        Return the keys with changes that did not arrive, without the keys of the throttled range. Return none if no range is
+        Return the keys outside of the throttled range whose changes did not all arrive. Return an empty list if no range is
         throttled.
         """
         if self._hot is None:
@@ -422,9 +437,11 @@ class Simulation:
 
     async def _ahead_in_silence(self) -> list[str]:
         """
-        Return the leases that are ahead of their ranges and not halted, and the halted ones that no worker reported.
+        Return the leases whose position is beyond the newest change of their range, if no worker halted them and reported it. An
+        operator would learn nothing of such a lease.
         """
-        await self._stop_neighbour(clean=True)  # it knows nothing of such leases
+        # Stop the .NET processor first: it neither halts nor reports a lease whose position is beyond the newest change.
+        await self._stop_neighbour(clean=True)
         newest = {partition.range: partition.lsn for partition in self.container._partitions}
         silent = []
         for lease in map(from_document, (await self._operator.list(f"{self.prefix}..")).documents):
@@ -438,8 +455,8 @@ class Simulation:
 
     async def _reset(self) -> None:
         """
-        Do what the alarm about leases ahead of their ranges advises: stop all workers, reset all leases to the beginning, and
-        start one worker.
+        Do what an operator has to do about a lease whose position is beyond the newest change of its range: stop all workers, reset
+        all leases to the beginning, and start one worker.
         """
         for name, worker in list(self.workers.items()):
             worker.processor.stop()
@@ -476,7 +493,7 @@ class Simulation:
 
 
 def random_script(source: random.Random) -> tuple[int, list[Step]]:
-    """Return a random number of ranges and a random script."""
+    """Return a random number of ranges for the start of a run, and a random script of faults for it."""
     steps = [
         Step(source.choice(KINDS), source.randrange(8), source.randrange(30))
         for _ in range(source.randrange(5, 60))
@@ -485,7 +502,8 @@ def random_script(source: random.Random) -> tuple[int, list[Step]]:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    while not task.done():  # again where it is: what a process cleans up never ends once its links are dead
+    # One cancel may not be enough: a `finally` of the task may wait for a link that is dead, and that never answers.
+    while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=10)
     with suppress(asyncio.CancelledError, AccessDenied):

@@ -2,16 +2,16 @@
 A simulation of one consumer: several processes on one subscription, one container and one parked store, with zombies (processes that lost
 their session and go on) and operators.
 
-A script adds crashes, lost locks, outages and repeated messages. Its handlers fail, hang, ignore cancellation, roll back, or ask for a
-later time.
+A script adds crashes, lost locks, outages and repeated messages. Its handlers fail, hang, ignore cancellation, roll back, or ask to get
+a message again later.
 
-Checked at once: a batch holds one effect, its event and its inbox record (I1). A handler begins only when all earlier messages of the
-session are settled (I2). A completed message took effect or is in the parked store, and only the policy of the consumer dead-letters a
-message (I3). Only a failed message is parked (I4).
+The codes I1 to I4 are promises of docs/explanation/exactly-once-effects.md. Checked at once: a batch has one effect, its event and its
+inbox record (I1). A handler begins only when all earlier messages of the session are settled (I2). A completed message took effect or is
+in the parked store, and only a consumer with the policy "dead-letter" dead-letters messages (I3). Only a failed message is parked (I4).
 
-Checked at the end: all keys without a failure were handled, although others are stuck (I4). After an operator has released all parked
-keys, each message that was not dropped or dead-lettered took effect once, in the order of its session (I1, I2), and no message waits
-anywhere.
+Checked at the end: all keys without a failure were handled, although other keys are stuck (I4). Each message that no operator dropped
+and no consumer dead-lettered took effect once, in the order of its session, after an operator released all parked keys (I1, I2). No
+message waits anywhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SUBJECT = "OrderPaid"
 
 
 class Act(StrEnum):
-    """The actions of an operator, each of which is done to every parked key."""
+    """The actions of an operator. PARK parks a key by hand, and every other action is applied to all parked keys."""
 
     RELEASE = "release"
     TWICE = "release twice at once"
@@ -71,7 +71,7 @@ class Act(StrEnum):
 
 
 class Habit(StrEnum):
-    """How a handler behaves with one message, each time or the first few times."""
+    """What a handler does with one message, each time or only the first few times."""
 
     FAILS = "it raises"
     HANGS = "it never returns"
@@ -90,7 +90,8 @@ Faults = Mapping[Port, tuple[Fault | None, ...]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """
-    One process of the consumer. After a while it is asked to stop or is killed, unless one of its requests kills it before.
+    One process of the consumer. It is asked to stop, or is killed, after `lives_for` seconds. A fault of a request may kill it
+    earlier.
     """
 
     starts_at: float
@@ -102,7 +103,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A person who handles the parked keys once. The operator's program may be killed."""
+    """An operator who acts on all parked keys, once. The operator's command may be killed meanwhile."""
 
     starts_at: float
     lives_for: float
@@ -117,14 +118,14 @@ class Script:
     The messages and when they are delivered, how handlers behave, which faults happen, and which processes and operators run.
 
     deliveries: the messages with their times, including repeated ones.
-    habits: how the handler behaves with a message, and how often; -1 means until `heals_at`, or until an operator corrects the
+    habits: how the handler misbehaves with a message, and how often. -1 means until `heals_at`, or until an operator corrects the
     payload.
-    longest_wait: for how long a message may be tried later, in seconds.
+    longest_wait: after how many seconds a message counts as failed if its handler keeps asking to get it later.
     fails_all: from when to when every handler fails.
-    asks_all: from when to when every handler asks for a later time.
+    asks_all: from when to when every handler asks to get its message later.
     broken: from when to when the client of the parked store raises an unexpected error.
-    away: from when to when a port does not answer; Port.SESSION stands for the broker.
-    stores_away: from when to when the store of a key does not answer.
+    away: from when to when a service does not answer. Port.SESSION stands for the broker.
+    stores_away: from when to when the container does not answer requests of a key.
     quiet: keys whose messages must take effect within `within` seconds, even if other keys have to wait.
     """
 
@@ -149,12 +150,17 @@ class Script:
 
     @property
     def gives_up_for(self) -> tuple[str, ...]:
-        """Return the names of the errors for which a message may be given up."""
+        """
+        Return the names of the errors after which the consumer may give a message up: park or dead-letter it.
+        """
         return (*_REASONS, *([TryLater.__name__] if self.longest_wait < _SHORT else []))
 
     @property
     def ends_asking(self) -> bool:
-        """Return whether a handler that always asks for a later time stops doing so at some time."""
+        """
+        Return whether a handler that asks at each attempt to get its message later stops asking in the end. It does if the message
+        fails after `longest_wait`, or if the handler works from `heals_at` on.
+        """
         return self.longest_wait < _SHORT or self.heals_at < 1e9
 
     @property
@@ -176,7 +182,8 @@ class InvoiceIssued(DomainEvent):
 
 class Invoice(Entity):
     """
-    An effect of a message. Its id is not derived from the message, so only the inbox prevents a second effect.
+    The effect of a message. Its id does not come from the message, so a second invoice would not conflict: only the inbox record
+    prevents it.
     """
 
     of: str
@@ -192,7 +199,9 @@ class HandlerFailed(Exception):
 
 
 class Ledger(MemoryContainer):
-    """The container of the effects. It reports each batch to the simulation as the batch is applied."""
+    """
+    The container in which handlers commit. It reports each applied batch to the simulation, which checks it.
+    """
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(now=simulation.now)
@@ -210,7 +219,9 @@ class Ledger(MemoryContainer):
 
 
 class Counted(Passing):
-    """The parked store. It reports each parked key to the simulation."""
+    """
+    The parked store. It reports each newly parked key, with the failure, to the simulation, which checks it.
+    """
 
     def __init__(self, simulation: Simulation, store: ParkedStore) -> None:
         super().__init__(store)
@@ -243,7 +254,7 @@ class Simulation:
         self.script = script
         self._began = 0.0
         self.violations: list[str] = []
-        self.effects: dict[str, list[str]] = defaultdict(list)  # of each key, in order
+        self.effects: dict[str, list[str]] = defaultdict(list)  # for each key, its messages in order
         self.took_effect_at: dict[str, float] = {}
         self.attempts: Counter[str] = Counter()
         self.parked_for: list[str] = []
@@ -253,7 +264,7 @@ class Simulation:
         self.container = Ledger(self)
         self.parked = MemoryParked(now=self.now)
 
-    # Parts of the simulation that a planted mistake may replace
+    # Planted mistakes override the following methods (test_consumer_mistakes.py).
 
     def receives(self, program: Program) -> Receiver:
         return program.subscription(self.subscription)
@@ -273,13 +284,14 @@ class Simulation:
     # the run
 
     async def play(self) -> None:
-        self._began = asyncio.get_running_loop().time()  # examples of one test share a loop
+        # The time does not begin at 0, because all examples of a test run on the same event loop.
+        self._began = asyncio.get_running_loop().time()
         acts: list[Awaitable[None]] = [self._deliver(), self._take_locks(), self._take_broker()]
         acts += [self._process(process) for process in self.script.processes]
         acts += [self._operate(operator) for operator in self.script.operators]
         async with asyncio.timeout(3600):
             await asyncio.gather(*acts)
-            await asyncio.sleep(60)  # what is late arrives
+            await asyncio.sleep(60)  # until requests that are still on their way have been executed
             self.subscription.down = False
             await self._drain()
             self._check_that_no_quiet_key_waits()
@@ -360,10 +372,10 @@ class Simulation:
         await asyncio.sleep(self.script.handler_seconds)
         begins, ends = self.script.fails_all
         if begins <= self.now() < ends:
-            raise HandlerFailed("as all do now")
+            raise HandlerFailed("the script lets every handler fail at this time")
         begins, ends = self.script.asks_all
         if begins <= self.now() < ends:
-            raise TryLater("as all do now")
+            raise TryLater("the script lets every handler raise TryLater at this time")
         habit, times = self.script.habits.get(message.message_id, (None, 0))
         self.attempts[message.message_id] += 1
         over = self.now() >= self.script.heals_at or event.state == MENDED
@@ -373,7 +385,7 @@ class Simulation:
             case Habit.FAILS:
                 raise HandlerFailed(message.message_id)
             case Habit.BABBLES:
-                raise HandlerFailed("half a surrogate pair: \ud800")
+                raise HandlerFailed("half a surrogate pair, which no store accepts: \ud800")
             case Habit.ASKS if self.script.ends_asking or self.attempts[message.message_id] <= _ASKS:
                 raise TryLater(message.message_id, after=timedelta(seconds=0.5))
             case Habit.ROLLS_BACK:
@@ -388,7 +400,7 @@ class Simulation:
                     await asyncio.Event().wait()
                 await asyncio.sleep(3)
             case Habit.LOSES:
-                await asyncio.sleep(1)  # or a consumer that tries for ever would do so at one moment
+                await asyncio.sleep(1)  # endless attempts must use up virtual time, or no timeout ends them
                 with suppress(KeyError):
                     self.subscription.lose_lock(str(message.session_id))
                 await asyncio.Event().wait()
@@ -425,8 +437,8 @@ class Simulation:
 
     async def _release(self, keys: ParkedKeys, key: str) -> Released:
         released = await keys.release(key)
-        # Another writer may win more often than a message has attempts. Then the release stops, and an operator has
-        # to release the key again.
+        # A release may stop at these errors, and an operator has to release the key again. PreconditionFailed is one of them:
+        # another writer may win more often than a message has attempts.
         may_stop = (*_REASONS, PreconditionFailed.__name__, TryLater.__name__)
         if released.failure is not None and released.failure.reason not in may_stop:
             self.violations.append(f"a release of {key} stops at {released.failure}")
@@ -439,7 +451,7 @@ class Simulation:
         return await keys.release(key, edited={"state": MENDED}, event_id=first.event_id)
 
     async def _drain(self) -> None:
-        """Let one process without faults handle all waiting messages."""
+        """Let one process handle all messages that the broker still has. No request of this process fails."""
         program = Program()
         processor = self._processor(program)
         running = asyncio.ensure_future(program.run(processor.run(), lives_for=3600))
@@ -460,9 +472,9 @@ class Simulation:
     def check_store(self, key: object) -> None:
         begins, ends = self.script.stores_away.get(str(key), (0.0, 0.0))
         if begins <= self.now() < ends:
-            raise StoreUnavailable(f"the store of {key} is away")
+            raise StoreUnavailable(f"the container does not answer requests of key {key} now")
 
-    # Events of the run, which are noted and checked at once
+    # The simulated services call the following methods, which check the promises at once.
 
     def batch_is_applied(self, documents: Collection[Document]) -> None:
         effects = [one for one in documents if one["type"] == "invoice"]
@@ -487,8 +499,8 @@ class Simulation:
     def _check_turn(self, message: Message) -> None:
         of_key = [one for one in self.subscription.waiting if one.session_id == message.session_id]
         numbers = {one.sequence_number for one in of_key}
-        # A release may also handle a message, before the broker confirmed its completion. So keys that were parked
-        # are left out here.
+        # The limit of deliveries is not checked for parked keys. An operator's release may handle a message of such a key again,
+        # before the broker confirms its completion.
         tried_by_release = message.session_id in self._troubled
         if (
             message.sequence_number in numbers
@@ -517,7 +529,7 @@ class Simulation:
         return {message.message_id for message, _, _ in self.subscription.dead_letters}
 
     def _hear(self, record: Record) -> None:
-        # A CancelledError is allowed: it means that the program died during the call.
+        # A CancelledError is no violation: the script killed the process during the handler.
         if isinstance(record, MessageFailed) and not isinstance(record.error, asyncio.CancelledError | None):
             self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
         if isinstance(record, MessageGivenUp):
@@ -528,8 +540,6 @@ class Simulation:
                 self.violations.append(
                     f"{record.message_id} has not failed, and is given up: {record.error!r}"
                 )
-
-    # Checks at the end of the run
 
     def _check_that_no_other_key_stands(self) -> None:
         for key, ids in self.script.expected.items():
@@ -579,7 +589,7 @@ class Simulation:
 
 _CONTENTIONS = 20
 _ASKS = 6
-_SHORT = 60.0  # a limit that a message may reach
+_SHORT = 60.0  # a `longest_wait` of fewer seconds may end within a run
 _RETRY = RetryOptions(
     deadline_seconds=3, attempt_seconds=1.5, backoff=Backoff(initial_seconds=0.02, maximum_seconds=0.3)
 )
@@ -590,7 +600,7 @@ _OPTIONS = SessionOptions(
     max_handling=timedelta(seconds=300),
     backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
 )
-# The errors for which a message may be given up
+# The errors after which a consumer may give a message up, in every script
 _REASONS = (
     HandlerFailed.__name__,
     HandlerTimeout.__name__,
@@ -600,5 +610,5 @@ _REASONS = (
 
 
 def body(state: str = "") -> bytes:
-    """Return the body of a message with this content."""
+    """Return the body of a message as JSON. The state MENDED lets the handler succeed."""
     return json.dumps({"state": state}).encode()

@@ -1,4 +1,6 @@
-"""Random scripts for the processes of a consumer. Each script is drawn from one seed, or by Hypothesis."""
+"""
+Random scripts for the simulated consumer. The random numbers of a script come from one seed, or from Hypothesis.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,14 @@ from cosmos_outbox.message_format import Message
 from tests.simulation.consumers import SLOTS, SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
 from tests.simulation.program import Fault, Port
 
+# Characters in message ids. A foreign producer may use any, also those that Cosmos DB refuses in an id.
 _BETWEEN = "/?#\\. -"
 _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(14))
 
 
 @dataclass(slots=True)
 class _Producer:
-    """Creates the messages of one key."""
+    """Creates the messages of one key. Their ids are numbered."""
 
     key: str
     count: int = 0
@@ -25,7 +28,7 @@ class _Producer:
     def next(self) -> Message:
         self.count += 1
         message = Message(
-            message_id=f"{self.key}{_BETWEEN[self.count % len(_BETWEEN)]}{self.count}",  # of a foreign producer
+            message_id=f"{self.key}{_BETWEEN[self.count % len(_BETWEEN)]}{self.count}",
             session_id=self.key,
             subject=SUBJECT,
             body=body(),
@@ -36,7 +39,8 @@ class _Producer:
 
 def random_consumers_script(chance: Random) -> Script:
     """
-    Return a random script. Some scripts have many keys, so that many keys are affected when all handlers fail.
+    Return a random script. One of five scripts has many keys and a time in which all handlers fail, which may park only a few of
+    the keys.
     """
     many = chance.randrange(5) == 0
     keys = _MANY if many else _FEW
@@ -78,8 +82,8 @@ def random_consumers_script(chance: Random) -> Script:
 
 def stores_away_script(chance: Random) -> Script:
     """
-    Return a script in which the stores of many keys are away, or their handlers ask for a later time. Messages of other keys come
-    later, and must not wait for them.
+    Return a script in which many keys wait: their container does not answer, or their handlers raise TryLater. Messages of other
+    keys come later, and must not wait for these keys.
     """
     away = [f"w{number}" for number in range(chance.randint(7, 14))]
     waiting = [(round(chance.uniform(0, 20), 1), _Producer(key).next()) for key in away]
@@ -90,7 +94,8 @@ def stores_away_script(chance: Random) -> Script:
         heals_at=150.0,
         stores_away={} if asks else dict.fromkeys(away, (0.0, 150.0)),
         quiet=_FEW,
-        # While the circuit is open, a message waits for its turn to be tried, so it may take longer.
+        # Within how many seconds messages of healthy keys must be handled. If handlers raise TryLater (`asks`), they may wait longer,
+        # because the circuit breaker opens and tries one message at a time.
         within=30.0 if asks else 12.0,
         processes=(Process(starts_at=0.0, lives_for=200.0, killed=False, seconds=0.05, faults={}),),
     )
@@ -98,11 +103,12 @@ def stores_away_script(chance: Random) -> Script:
 
 def busy_script(chance: Random) -> Script:
     """
-    Return a script in which at least as many keys as there are slots always have a next message waiting.
+    Return a script in which busy keys always have a waiting message and could take all slots of the process. Messages of quiet keys
+    have to be handled in time all the same.
     """
     busy = [f"h{number}" for number in range(chance.randint(SLOTS, 4 * SLOTS))]
     each = chance.choice((0.5, 1.0, 3.0))
-    turns = (len(busy) + len(_FEW)) / SLOTS * max(1.0, each)  # how long it takes until each key had one
+    turns = (len(busy) + len(_FEW)) / SLOTS * max(1.0, each)  # seconds until each key had a slot once
     return Script(
         deliveries=(
             *(
@@ -125,14 +131,14 @@ def _backlog(key: str, count: int) -> list[Message]:
 
 
 def _quiet(chance: Random, when: range, *, each: int) -> list[tuple[float, Message]]:
-    """Return this many messages of each quiet key, in turn."""
+    """Return `each` messages for each of the keys that must not wait, at random times within `when`."""
     producers = [_Producer(key) for key in _FEW]
     times = sorted(chance.sample(when, each * len(_FEW)))
     return [(float(at), producers[number % len(_FEW)].next()) for number, at in enumerate(times)]
 
 
 def any_script(chance: Random) -> Script:
-    """Return a script of a random kind, most often a script of faults."""
+    """Return a random script of one of this module's three kinds: in six of eight cases, `random_consumers_script` makes it."""
     return chance.choice((*(6 * [random_consumers_script]), stores_away_script, busy_script))(chance)
 
 

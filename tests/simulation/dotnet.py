@@ -1,9 +1,9 @@
 """
-A simulated .NET change feed processor that shares the leases: it takes live leases by force, renews its own, and ignores handover
-requests.
+A simulated change feed processor of the SDK for .NET, which shares the leases with our workers. Unlike our workers, it takes leases from
+living owners, and ignores requests for a handover.
 
-It judges expiry by the owner's `timestamp` and its own clock. With clocks that differ, it takes leases that are renewed in time, or
-leaves expired ones alone for longer. This causes duplicates, but loses no change.
+It compares the `timestamp` that the owner wrote into the lease with its own clock. If the clocks differ, it takes leases that were
+renewed in time, or takes expired leases late. Changes may be handled twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0
 
 
 class DotNetNeighbour:
-    """One .NET host that works on the same leases."""
+    """One .NET process that shares the leases with our workers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DotNetNeighbour:
             await asyncio.gather(*self._work.values(), return_exceptions=True)
 
     async def release(self) -> None:
-        """Give up every lease, as StopAsync does at its end."""
+        """Release all leases of this processor, as `StopAsync` of the SDK for .NET does."""
         listing = await self._leases.list(f"{self._prefix}..")
         for lease in map(from_document, listing.documents):
             if lease.owner == self.name:
@@ -99,7 +99,7 @@ class DotNetNeighbour:
                     max_items=10,
                 )
                 if lease.version == 0 and page.range_id != lease.token:
-                    raise RangeGone  # noqa: TRY301 - it asks for the partition by its id
+                    raise RangeGone  # noqa: TRY301 - .NET names the partition by its id
                 for document in page.documents:
                     await self._handle(document)
                 if page.documents:
@@ -119,8 +119,8 @@ class DotNetNeighbour:
 
     async def _split(self, lease: Lease) -> None:
         """
-        Create the children of a lease as PartitionSynchronizerCore does: the children of a version 0 lease are whole ranges, even
-        if these are wider than the lease.
+        Replace a lease after a split or merge, as `PartitionSynchronizerCore` of the SDK for .NET does. If the lease is named by a
+        partition id, its child leases cover whole partitions, even if a partition is wider than the lease.
         """
         assert lease.range
         overlapping = [r for r in await self._container.physical_ranges() if r.overlaps(lease.range)]

@@ -18,14 +18,17 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.partition_key import FeedRange
 
 READ_TIMEOUT = 10.0
-_SERVICE_SIDE = contextvars.Context()  # a service goes on while a worker is frozen
+# The service executes calls in this context, which has no variable FREEZE (see `freeze.py`). So the service goes on while the worker that
+# called it is frozen.
+_SERVICE_SIDE = contextvars.Context()
 
 
 def _unexecuted() -> OutboxError:
     return StoreUnavailable(applied=False)
 
 
-# The error into which the adapters translate each status. After 500 and 408 it is unknown whether the request was executed.
+# The error that the Cosmos DB adapter raises for each HTTP status. After 500 and 408 the caller cannot know whether Cosmos DB executed
+# the request.
 REFUSALS: dict[int, Callable[[], OutboxError]] = {
     429: lambda: TooManyRequests(retry_after=0.5),
     449: _unexecuted,
@@ -37,7 +40,7 @@ REFUSALS: dict[int, Callable[[], OutboxError]] = {
     410: RangeGone,
 }
 
-# A simulated 404 or 410 is not true, because the document or range exists. Only these operations can get such an answer.
+# The operations that a script can refuse with 404 or 410. The answer is untrue, because the document or range exists.
 UNTRUE = {404: ("read", "replace", "delete"), 410: ("read_page", "physical_ranges", "partition_id")}
 
 
@@ -48,16 +51,16 @@ class Link:
     """
     The connection of one worker to one service. A call that was sent is executed, even if the worker dies or stops waiting.
 
-    dead: the process is gone, so no call leaves it.
+    dead: the worker's process was killed, so it sends no call.
     down: no call reaches the service.
     lose: the number of answers that are lost after the service executed the call.
     refused: the number of calls that are refused with `status`; `executed` says whether the service executes them.
-    slow, late: the seconds before a call is executed, and from then to its answer. After the read timeout the worker gives up the
-    call.
-    hot: returns whether a range is throttled, for every worker.
+    slow, late: the seconds from the call to its execution, and from its execution to the answer. The worker stops waiting after
+    the read timeout.
+    hot: a function that returns whether a range is throttled. The links of all workers have the same function.
     nonsense: the number of pages whose read raises an unexpected error.
     raced: the number of writes before which another program writes the same document.
-    doomed: the number of half calls until `die` is called; the first half of a call ends when the call leaves the process.
+    doomed: the number of steps until the worker is killed. A call has two steps: before it is sent, and before its answer comes.
     """
 
     def __init__(
@@ -87,11 +90,11 @@ class Link:
         async def call(*args: Any, **kwargs: Any) -> Any:
             await self._unless_dead()
             if self.down:
-                await asyncio.sleep(1)  # a connection that fails takes its time
+                await asyncio.sleep(1)  # a failed connection is noticed late, as in a real network
                 raise StoreUnavailable
             if operation in OF_ONE_RANGE and self._hot(args[0]):
                 raise TooManyRequests(retry_after=0.5)
-            refusal = None  # chosen now: by the time of the answer the script may refuse with another status
+            refusal = None  # chosen before the call, because the script may change the status during the call
             if self.refused and operation in UNTRUE.get(self.status, (operation,)):
                 self.refused -= 1
                 refusal = REFUSALS[self.status]()
@@ -101,7 +104,7 @@ class Link:
             executed = asyncio.get_running_loop().create_task(
                 self._execute(operation, args, kwargs), context=_SERVICE_SIDE.copy()
             )
-            # This retrieves the task's exception, because asyncio would log it if no task awaits the result.
+            # asyncio logs the exception of a task if no code retrieves it, and the worker may stop waiting for this task.
             executed.add_done_callback(lambda task: task.cancelled() or task.exception())
             await self._unless_dead()
             try:
@@ -113,7 +116,7 @@ class Link:
                 raise refusal
             if self.nonsense and operation == "read_page":
                 self.nonsense -= 1
-                raise (KeyError, ValueError, TypeError)[self.nonsense % 3]("the answer is no page")
+                raise (KeyError, ValueError, TypeError)[self.nonsense % 3]("planted: the answer is no page")
             if self.lose:
                 self.lose -= 1
                 raise StoreUnavailable

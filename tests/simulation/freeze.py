@@ -1,7 +1,8 @@
 """
-Freeze one of several workers that share an event loop: none of its callbacks and timers run while time goes on.
+Freeze one of several workers that share an event loop: none of its callbacks and timers run, while the other workers go on.
 
-A freeze stands for SIGSTOP, where the clock of the worker's loop goes on, or for a machine that is asleep, where that clock stands still.
+A freeze simulates the signal SIGSTOP, during which the clock of the worker's loop goes on, or a sleeping machine, whose clock stands
+still.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 
 class Freeze:
     """
-    The state of one worker's freeze. The worker's callbacks check it before they run. While it is frozen they are held back, and
-    `thaw` runs them in order.
+    Says whether a worker is frozen. The worker's callbacks ask before they run. While the worker is frozen, they are kept, and
+    `thaw` runs them in their order.
     """
 
     def __init__(self) -> None:
         self.frozen = False
-        self.slept = 0.0  # seconds by which the worker's clock is behind
+        self.slept = 0.0  # how many seconds the worker's clock is behind, because its machine slept
         self._asleep_since: float | None = None
         self._held: list[Callable[[], object]] = []
 
@@ -40,19 +41,22 @@ class Freeze:
             run()
 
 
-_TICK_SECONDS = 0.001  # a timer may fire this early
+# asyncio may run a timer this much too early. Only a timer that runs even earlier is scheduled again.
+_TICK_SECONDS = 0.001
 FREEZE: ContextVar[Freeze | None] = ContextVar("FREEZE", default=None)
 
 
 def service_time() -> float:
-    """Return the time on the service's clock, which also goes on while a worker's machine sleeps."""
+    """
+    Return the time of the service's clock. Unlike a worker's clock, it goes on while the worker's machine sleeps.
+    """
     freeze = FREEZE.get()
     return asyncio.get_running_loop().time() + (freeze.slept if freeze else 0.0)
 
 
 @contextmanager
 def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:  # noqa: C901 - three methods of one loop
-    """Make the loop hold back the callbacks of frozen workers until the end of the block."""
+    """Within the block, make the loop keep the callbacks of frozen workers until they are thawed."""
     call_soon, call_at, time = loop.call_soon, loop.call_at, loop.time
 
     def guarded(when: float | None, callback: Any, args: Any, context: Any) -> Any:
@@ -71,7 +75,8 @@ def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:  # noqa: C901 
                 return
             if freeze.frozen:
                 freeze.hold(lambda: call_soon(run, context=context))
-            elif when is not None and time() + _TICK_SECONDS < when + freeze.slept:  # it slept since
+            # The machine slept after the timer was set, so on the worker's clock the timer is not due yet.
+            elif when is not None and time() + _TICK_SECONDS < when + freeze.slept:
                 scheduled(run)
             else:
                 callback(*args)

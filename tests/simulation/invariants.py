@@ -1,10 +1,9 @@
 """
-The invariants of the change feed simulation. They see every write of a lease when it is executed, and every change when it arrives, and
-report violations.
+The invariants of the change feed simulation: which writes of a lease are allowed, and in which order changes reach the handler. They
+check every write of a lease when it is executed, and every change when the handler gets it.
 
-They say which writes of a lease are allowed, and what our own workers must do whatever a foreign program does. A foreign program is a
-.NET processor or an operator. If it takes a lease from one of our workers, only this worker may break an invariant, and only until its
-trust in the lease ends.
+Our workers must keep the invariants whatever a foreign program does: a .NET processor or an operator. If a foreign program takes a lease
+from a worker, only this worker may break an invariant, and only until the time is over for which its last renewal lets it work.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from tests.simulation.freeze import service_time
 T = TypeVar("T")
 
 STRANGERS = ("dotnet", "operator")
-SIGNATURE, WISH = "handover.owner", "handover.wanted-by"  # the names of the format, not those of the code
+# These names are written out, and not imported from the library, so that a changed name in stored leases is noticed.
+SIGNATURE, WISH = "handover.owner", "handover.wanted-by"
 
 
 class Invariants:
@@ -54,19 +54,19 @@ class Invariants:
         self.arrived: dict[str, int] = defaultdict(int)
         # For each owner and lease, the LSN of the last page that its handler finished
         self._handled: dict[tuple[str, str], int] = {}
-        # For each tenure, the last page and the last LSN in it
+        # For each time that an owner held a lease (tenure): the number of its last page, and the last LSN of the page
         self._pages: dict[tuple[str, str, int], tuple[int, int]] = {}
-        # Leases that their owner released. The owner may not know it yet, because the answer is still on its way.
+        # The owners and ids of released leases. The owner may not know of the release yet, because the answer is on its way.
         self._given_up: set[tuple[str, str]] = set()
-        # Leases that a foreign program took from one of our workers, with the time
+        # When a foreign program took a lease from one of our workers, by worker and lease
         self._robbed: dict[tuple[str, str], float] = {}
-        # Ranges for which a foreign program created a second lease
+        # Ranges for which a foreign program created a second lease, so that two workers may read them
         self._doubled: list[FeedRange] = []
-        # Ranges with two leases for a while, because one lease was created so late that another worker already had the range
+        # Ranges that have two leases for a while: a worker created a lease late, after another worker had a lease of the range
         self._late: list[FeedRange] = []
-        # Ranges in which positions may go back: a position was set ahead of the feed, or the feed lost changes behind a position
+        # Ranges in which a lease's position may go back: an operator set it too far ahead, or a failover lost handled changes
         self._astray: list[FeedRange] = []
-        # Leases that a foreign program deleted
+        # Leases that a foreign program deleted, whose ranges may have no lease for a while
         self._removed: list[Lease] = []
 
     def violated(self, what: str) -> None:
@@ -74,8 +74,8 @@ class Invariants:
 
     def goes_astray(self, feed_range: FeedRange) -> None:
         """
-        Ignore positions in this range from now on: they no longer show that changes were handled. The changes themselves still
-        have to arrive.
+        Stop checking the positions of leases in this range: a position no longer proves that earlier changes were handled. Check
+        that the changes arrive, as before.
         """
         self._astray.append(feed_range)
 
@@ -94,8 +94,8 @@ class Invariants:
 
     def page_begins(self, owner: str, batch: ChangeBatch) -> None:
         """
-        Check that pages come in order within a tenure: either the same page again after a failure, or the next one, which starts
-        after it.
+        Check that an owner of a lease handles its pages in order: after a failure the same page again, otherwise the next page,
+        which begins after the last one.
         """
         lease, page, first = batch.lease, batch.page, batch.documents[0]["_lsn"]
         if (owner, lease) in self._given_up:
@@ -111,15 +111,13 @@ class Invariants:
     def page_is_done(self, owner: str, batch: ChangeBatch) -> None:
         self._handled[owner, batch.lease] = batch.documents[-1]["_lsn"]
 
-    # Checks of which worker trusts which lease
-
     def check_trust(self, trusted: list[tuple[str, Lease, float]]) -> None:
         """
-        Check that no two workers trust leases with common keys.
+        Check that no two workers believe that they own leases with common keys, because both would handle the same changes.
 
         Args:
-            trusted: the leases that living workers trust, each with the worker's name and the time until which it trusts the
-            lease.
+            trusted: the leases that living workers believe to own, each with the worker's name and the time until which the
+            worker may work on the lease without another write.
         """
         honest = []
         for owner, lease, until in trusted:
@@ -135,7 +133,7 @@ class Invariants:
                 self.violated(f"{owner} and {other_owner} both trust {lease.id} / {other.id}")
 
     def overlapping(self) -> list[tuple[str, str]]:
-        """Return the pairs of current leases with common keys that no foreign program caused."""
+        """Return the pairs of leases that share keys. Leave out pairs that a foreign program caused."""
         leases = [lease for lease in self.leases.values() if self._current(lease)]
         return [
             (lease.id, other.id)
@@ -145,7 +143,7 @@ class Invariants:
 
     def misnamed(self, partitions: Collection[str]) -> list[str]:
         """
-        Return the version 0 leases whose token is no partition. .NET and KEDA could not read such a lease.
+        Return the ids of version 0 leases whose token is not the id of a partition. .NET and KEDA could not use such a lease.
         """
         leases = [lease for lease in self.leases.values() if self._current(lease) and lease.version == 0]
         return [lease.id for lease in leases if lease.token not in partitions]
@@ -156,8 +154,6 @@ class Invariants:
         common = _common(first, second)
         excused = (*self._doubled, *also_excused)
         return common is not None and not any(doubled.contains(common) for doubled in excused)
-
-    # Checks of writes to leases
 
     def is_written(self, actor: str, before: Lease | None, after: Lease | None) -> None:
         if before is not None:
@@ -213,8 +209,8 @@ class Invariants:
         parents = [other for other in others if _within(lease, other)]
         own = [parent for parent in parents if parent.owner == actor]
         follows = lease.continuation in [parent.continuation for parent in own]
-        # A foreign program may have deleted the parent. Then another worker created a lease in its place, and this
-        # creator may own that lease now.
+        # A foreign program may have deleted the parent lease while its owner created this child lease. Then other workers may have
+        # created leases for the same keys. That is no violation, even if this worker took one of those leases.
         orphan = not follows and self._is_orphan(actor, lease)
         held = [
             common for o in others if (orphan or o not in own) and (common := _common(lease.range, o.range))
@@ -227,12 +223,12 @@ class Invariants:
         if lease.owner is not None:
             self.violated(f"{actor} creates {lease.id} with an owner")
         if not own:
-            # The creator listed the leases some time ago, and this lease was missing then. If other leases hold its range by now,
-            # its first owner deletes it, or replaces it together with the others. `overlapping` waits for that.
+            # The worker created this lease because its list of leases had none for the range. If another worker was faster, the
+            # owner of this lease deletes it, or replaces both leases by one. `overlapping` checks at the end that this happened.
             self._late += held
             return
-        # If the actor owns several leases of the range, because one was created late, this lease is the child of one of them.
-        # A position that an operator set, and that no owner reached, is no violation.
+        # A new lease has to start at the position of its parent. If this worker owns several leases of the parent's range, because one
+        # was created late, the position of one of them is enough. An operator may also have set the parent's position too far.
         if not follows and not any(self.is_astray(parent.range) for parent in own):
             reached = " and ".join(str(parent.continuation) for parent in own)
             self.violated(f"{lease.id} starts at {lease.continuation}, its parent is at {reached}")
@@ -242,7 +238,8 @@ class Invariants:
 
     def _skip(self, lease: Lease, others: Sequence[Lease]) -> None:
         """
-        Do not expect the changes that a foreign program's new lease skips: its position comes from a lease of other keys.
+        Stop expecting the changes that a new lease of another program skips, because it copied the position from a lease of other
+        keys.
         """
         skipped = lease.range.without([o.range for o in others if o.range]) if lease.range else ()
         for change in self._changes():
@@ -254,10 +251,10 @@ class Invariants:
 
     def _is_orphan(self, actor: str, lease: Lease) -> bool:
         """
-        Return whether a foreign program deleted the parent of this lease while the creation of this lease was on its way.
+        Return whether a foreign program deleted the parent of this lease while the request that creates this lease was on its way.
 
-        Other workers may have created leases of the range since. Our processor cannot know which of two leases that name a
-        partition is further, so it keeps both and reads each to its end. Changes come twice, and none is lost.
+        Another worker may have created a lease of the range meanwhile. Our processor cannot know which of the two leases has
+        the later position, so it keeps both. Changes come twice, and none is lost.
         """
         robbed_of = [removed for removed in self._removed if (actor, removed.id) in self._robbed]
         return any(removed.id != lease.id and _within(lease, removed) for removed in robbed_of)
@@ -274,7 +271,7 @@ class Invariants:
             for other in self.leases.values()
             if other.range and self._same_container(other, lease)
         ]
-        # A child that a foreign program deleted before the parent was deleted counts as existing, because our worker did create it.
+        # A child lease that a foreign program deleted counts as existing, because the worker created it before it deleted the parent lease.
         left += [
             child.range
             for child in self._removed
@@ -284,8 +281,8 @@ class Invariants:
             self.violated(f"{actor} deletes {lease.id} before all of its children are there")
 
     def _changes(self) -> Iterator[Document]:
-        # `documents()` would copy all documents at each write of a lease, which took a third of a run's time. So this
-        # reads the partitions directly.
+        # This reads the partitions directly, because `documents()` copies all documents. With a copy at each write of a lease, a
+        # run took 1.5 times as long.
         for partition in self._container()._partitions:
             yield from partition.documents.values()
 
@@ -296,8 +293,8 @@ class Invariants:
 
     def _left_to_another_lease(self, change: Document) -> bool:
         """
-        Return whether one lease may skip this change: a foreign program created two leases of its range, and the other lease,
-        which is further behind, still has to deliver the change.
+        Return whether a lease may skip this change. It may if a foreign program created a second lease of the range, and one of the
+        two leases has not reached the change yet.
         """
         hashed = effective_partition_key(change["partitionKey"])
         return any(_holds(common, hashed) for common in self._doubled) and any(
@@ -333,7 +330,8 @@ class Invariants:
 
 def _pairs(things: Iterable[T], *, key: Callable[[T], FeedRange | None]) -> Iterator[tuple[T, T]]:
     """
-    Return the pairs whose ranges may overlap. Trying all pairs of a hundred ranges would take most of a run's time.
+    Return the pairs of things whose ranges overlap. Sorting finds them: comparing all pairs of a hundred ranges would take most of
+    a run's time.
     """
     ranged = sorted(
         ((found, thing) for thing in things if (found := key(thing))), key=lambda pair: pair[0].min

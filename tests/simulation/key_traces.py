@@ -1,6 +1,6 @@
 """
-The trace of one parked key, for the simulations of relays and of consumers: what happened to its queue of held events, and what releases
-did.
+The trace of one parked key in a simulated run: one line for each change of its queue of held events, and for each step of an operator's
+release. TLC compares it with a TLA+ model.
 
 A trace names the change that a write made to the parked store. It does not check which program sent the write.
 """
@@ -24,13 +24,15 @@ is_late: ContextVar[bool] = ContextVar("is_late", default=False)
 
 
 class KeyTrace:
-    """The trace of one key. `version` is the version of its partition in the TLA+ model."""
+    """
+    The trace of one parked key, a list of lines. `version` counts the writes of the key, as the TLA+ model does in place of etags.
+    """
 
     def __init__(self, count: int) -> None:
         self.lines: list[dict[str, Any]] = []
         self.say("begins", "all", count=count, holders=[], releases=[])
         self.version, self._etags = 1, dict[str, int]()
-        self._seen: dict[str, int] = {}  # by actor, the version that it read or wrote last
+        self._seen: dict[str, int] = {}  # the version that each actor read or wrote last
         self._partition = Partition((), int)
 
     def say(self, action: str, actor: str | None = None, **values: object) -> None:
@@ -52,13 +54,13 @@ class KeyTrace:
         return self._seen.get(acting.get(), 0)
 
     def changed(self, writes: Sequence[Write], result: CommitResult, after: Partition) -> None:
-        """Add the lines for a batch that was applied."""
+        """Add the lines that describe an applied batch to the trace."""
         before, self._partition = self._partition, after
         place = next((place for place, write in enumerate(writes) if write.id == KEY_ID), None)
         appended = [number for number, at in after.held.items() if before.held.get(number) != at]
         removed = [number for number in before.held if number not in after.held]
         if place is None and not appended and not removed:
-            return  # one more reason in a record
+            return  # only the reason in an event's document changed, which the model does not have
         seen = 0 if place is None else self._seen_by(writes[place])
         if appended:
             for number in appended:
@@ -85,7 +87,8 @@ class KeyTrace:
         by_holder: bool,
     ) -> CommitResult:
         """
-        Commit, and add what changed to the trace. A refused delete shows that a holder has proved that the key is not parked.
+        Commit, and add the change to the trace. If a relay or consumer deletes a key's document and gets 404, it has the proof that
+        the key is not parked, and the trace gets the line "proves".
         """
         try:
             result = await commit
@@ -122,7 +125,9 @@ class KeyTrace:
 
 
 class Partition:
-    """The documents of one key in the parked store, with the events by number in the order of the queue."""
+    """
+    The state of one key in the parked store: its document, and the numbers of its held, dropped and edited events.
+    """
 
     def __init__(self, documents: Sequence[Document], number: Callable[[str], int]) -> None:
         self.key = next((one for one in documents if one["id"] == KEY_ID), None)
@@ -134,7 +139,9 @@ class Partition:
 
 
 def traced_send(send: Send, place: Callable[[ParkedEvent], tuple[KeyTrace, int]]) -> Send:
-    """Return a function that sends the events of a release and adds this to the trace of their key."""
+    """
+    Wrap the function with which a release sends events. The wrapper adds the sent and refused events to the trace of their key.
+    """
 
     async def traced(
         held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
@@ -154,7 +161,9 @@ def traced_send(send: Send, place: Callable[[ParkedEvent], tuple[KeyTrace, int]]
 
 
 class TracedKeys(ParkedKeys):
-    """The operator's actions. Each release acts under a name of its own in the trace."""
+    """
+    The operator's commands for parked keys. Each release has its own name in the trace, because several may run at once.
+    """
 
     def __init__(self, run: Any, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,6 +1,6 @@
 """
-One simulated program and its connections to the ports: its requests are lost, refused, late, or executed without an answer, and the
-program may die at any request.
+One simulated program (a consumer process or an operator's command) and its connections to Cosmos DB and the broker. Requests are lost,
+refused, late, or executed without an answer, and the program may be killed at any request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LATE_SECONDS = 4.0
 
 class Port(StrEnum):
     """
-    A kind of request. Each kind has its own list of faults, and each request takes the next fault of the list.
+    A kind of request. A script has a list of faults for each kind, and each request of the kind takes the next fault.
     """
 
     SESSION = "accept, receive, renew, close"
@@ -55,12 +55,12 @@ class Fault(StrEnum):
 
 class Program:
     """
-    A program that can die at any moment, with all its tasks.
+    A program that the script can kill at any moment, with all its tasks.
 
     Args:
-        seconds: how long a request takes on its way, in each direction.
-        faults: the faults of each port, in order. After them no request fails.
-        away: returns whether the other side of a port does not answer now.
+        seconds: how long a request takes to the service, and an answer back.
+        faults: for each kind of request, the faults in order. Later requests succeed.
+        away: returns whether the service for a kind of request does not answer now.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class Program:
         self.dead = False
 
     async def run(self, work: Awaitable[object], lives_for: float) -> None:
-        """Run the program until its work ends or it dies. It dies after `lives_for` seconds at the latest."""
+        """
+        Run the program until its work ends. Kill the program after `lives_for` seconds, if no fault killed it before.
+        """
         self._running = asyncio.ensure_future(work)
         await asyncio.wait({self._running}, timeout=lives_for)
         self.die()
@@ -85,7 +87,7 @@ class Program:
             raise error
 
     def die(self) -> None:
-        """End the program at once. No request that it makes while it is cancelled reaches a port."""
+        """Kill the program. Its tasks are cancelled, and requests that they still make reach no service."""
         self.dead = True
         if self._running is not None:
             self._running.cancel()
@@ -93,7 +95,10 @@ class Program:
     async def request(
         self, port: Port, call: Callable[[], Awaitable[ResultT]], *, changes: bool = False
     ) -> ResultT:
-        """Make a request. A request that changes something is executed even if its sender is cancelled."""
+        """
+        Make a request. It meets the next fault that the script has for its port. With `changes`, the service executes the request even if
+        its sender is cancelled meanwhile.
+        """
         if self.dead:
             raise asyncio.CancelledError
         faults = self._faults.get(port)
@@ -122,7 +127,7 @@ class Program:
         self.die()
         raise asyncio.CancelledError
 
-    # The ports with this program's faults
+    # These methods return the program's access to a service. Faults of the program disturb its requests.
 
     def store(self, container: MemoryContainer) -> Container:
         return Container(self, container)
@@ -135,7 +140,9 @@ class Program:
 
 
 class Container:
-    """A `Store` on a container in memory, through which one simulated program reads and commits."""
+    """
+    The access of one program to the container in memory. The program's faults apply to reads and commits.
+    """
 
     def __init__(self, program: Program, container: MemoryContainer) -> None:
         self._program, self._container = program, container
@@ -162,7 +169,7 @@ class Container:
 
 
 class Parked(Passing):
-    """The ParkedStore that a program uses."""
+    """The access of one program to the parked store. The program's faults apply to each request."""
 
     def __init__(self, program: Program, store: ParkedStore) -> None:
         super().__init__(store)
@@ -175,19 +182,19 @@ class Parked(Passing):
 
 
 class Receiver:
-    """The Subscription from which a program receives."""
+    """The access of one program to the subscription. The program's faults apply when it accepts a session."""
 
     def __init__(self, program: Program, subscription: MemorySubscription) -> None:
         self._program, self._subscription = program, subscription
 
     async def accept(self, wait_seconds: float) -> Held | None:
-        # A cancelled `accept` gives its lock back, unless the program died.
+        # This request is sent without `changes=True`, so that the broker locks no session for a program that has cancelled its `accept`.
         session = await self._program.request(Port.SESSION, lambda: self._subscription.accept(wait_seconds))
         return None if session is None else Held(self._program, session)
 
 
 class Held:
-    """The Session that a program holds."""
+    """A session that one program has locked. The program's faults apply to its requests."""
 
     def __init__(self, program: Program, session: MemorySession) -> None:
         self._program, self.session = program, session

@@ -1,14 +1,13 @@
 """
-A simulation of two processors that share one parked store, each with relays, zombies (relays that lost their lease and go on) and
-operators on a topic of its own.
+A simulation of two change feed processors that share one parked store. Each has its own topic, relays that send to it, zombies (relays
+that lost their lease and go on) and operators. A script adds crashes, faults, stale reads, and topics that refuse everything for a while.
 
-A script adds crashes, faults, stale reads, and topics that refuse everything for a while.
+G2 and G3 are promises of docs/explanation/ordering-and-delivery.md. When a processor saves its position, the simulation checks that each
+earlier event is in the topic or in the processor's part of the parked store (G2).
 
-Checked for each processor at every checkpoint: each event before it is in the topic or in the processor's part of the parked store (G2).
-
-Checked at the end, after an operator has released all parked keys: the topic has each event that was not dropped, first copies in commit
-order (G3), and every third event, which is for later, at its time. The parked store has no events of a key that is not listed as parked.
-A topic that refuses everything caused only a few parked keys.
+At the end, after an operator has released all parked keys, the simulation checks four things. The topic has each event that was not
+dropped, and the first copies are in commit order (G3). Every third event is for later, and entered the topic at its time. The parked
+store has no events of a key that is not listed as parked. While a topic refused everything, only a few keys were parked.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Act(StrEnum):
-    """The actions of an operator, each of which is done to every parked key."""
+    """The actions of an operator. PARK parks a key by hand. All other actions are done to every parked key."""
 
     LOOK = "look"
     RELEASE = "release"
@@ -64,12 +63,13 @@ class Act(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """
-    One tenure of the lease. It begins at the checkpoint, perhaps while the last owner still works, and may be killed.
+    The time in which one worker owns the lease of the processor. The worker begins at the saved position, perhaps while the
+    previous owner still works, and may be killed.
     """
 
     starts_at: float
     lives_for: float
-    worker: int  # who has the lease: a worker may get it back
+    worker: int  # the number of the worker, which may own the lease several times
     faults: tuple[Fault | None, ...]
     link: Link
     processor: int = 0
@@ -77,7 +77,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator who handles the parked keys once, and may be killed."""
+    """An operator who acts on all parked keys, once. The operator's command may be killed meanwhile."""
 
     starts_at: float
     lives_for: float
@@ -89,10 +89,10 @@ class Operator:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """
-    The committed events and when they come, what the brokers refuse and until when, and which owners and operators act.
+    The plan of a run: the commits and their times, what the brokers refuse and until when, and the owners and operators that act.
 
     rejected: the events that the first topic rejects; `rejected_too`: those that the second topic rejects.
-    chokes: events on which both topics fail with an unclear error.
+    chokes: events on which both topics fail with an error that does not say whether the event is at fault.
     refuses_all: from when to when the first topic refuses everything.
     """
 
@@ -111,9 +111,9 @@ class Script:
 @dataclass(slots=True)
 class Processor:
     """
-    One processor: its topic, and the checkpoint and notes of its lease.
+    One change feed processor: its topic, and the content of its lease, which is the saved position and the names of parked keys.
 
-    newest: the tenure that may write the lease. Earlier tenures lost it, whether they know it or not.
+    newest: the number of the current owner, which alone may write the lease. Earlier owners lost it, and may not know it yet.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Simulation:
         self.violations: list[str] = []
         self._tenures = itertools.count(1)
 
-    # Parts of the simulation that a planted mistake or a tracer may replace
+    # Planted mistakes (test_relay_mistakes.py) and the writers of traces override the following methods.
 
     def session(self, link: Link) -> ParkedStore:
         return Session(self.service, link)
@@ -189,11 +189,12 @@ class Simulation:
         return Relay(publisher, **options)
 
     def took(self, processor: Processor, tenure: int) -> None:
-        """Called when a tenure of the lease begins. A tracer overrides it."""
+        """Do nothing when a worker has taken the lease. The classes that write traces override this."""
 
     def save(self, processor: Processor, tenure: int, *, checkpoint: int, notes: Notes) -> None:
         """
-        Write the checkpoint and the notes of the lease in one write, which only its current owner may do.
+        Write the position and the names of parked keys into the lease, in one write. Ignore the write of a worker that lost the
+        lease.
         """
         if processor.newest == tenure:
             processor.checkpoint, processor.notes = checkpoint, notes.text
@@ -205,7 +206,7 @@ class Simulation:
         acts += [self._operate(operator) for operator in self.script.operators]
         async with asyncio.timeout(3600):
             await asyncio.gather(*acts)
-            await asyncio.sleep(60)  # what is late arrives
+            await asyncio.sleep(60)  # until requests that are still on their way have been executed
             for processor in self.processors:
                 processor.broker.faults.clear()
                 last = self._relay(processor, Link(), lanes=8, batch_size=100)
@@ -220,7 +221,7 @@ class Simulation:
         relay = processor.relays.pop(owner.worker, None) or self._relay(
             processor, owner.link, lanes=2, batch_size=2
         )
-        with suppress(TimeoutError):  # a crash, or the loss of the lease
+        with suppress(TimeoutError):  # after `lives_for`, the worker crashes or loses the lease
             async with asyncio.timeout(owner.lives_for):
                 await self._work(processor, relay)
         processor.relays[owner.worker] = relay
@@ -293,8 +294,8 @@ class Simulation:
 
     async def _park_refused(self, processor: Processor, page: ChangeBatch) -> None:
         """
-        Park the keys of the refused events of a page by hand, as the error `TopicRefusesAll` advises. Without this, a page whose
-        other keys are parked already has no event that the topic accepts, so its lease would stay halted.
+        Park the keys of the refused events of a page by hand, as the error `TopicRefusesAll` advises. If the topic refuses all events
+        that are left in the page, the lease stays halted until an operator parks their keys.
         """
         keys = self.operator(processor, self.session(Link()))
         refused = self.script.rejected | self.script.rejected_too
@@ -386,7 +387,7 @@ async def _until_handled(
     relay: Relay, page: ChangeBatch, *, halted: Callable[[ChangeBatch], Awaitable[None]] | None
 ) -> None:
     """
-    Repeat a page until it is handled, as the processor does.
+    Give a page to the relay again and again until the relay has handled it, as the change feed processor does.
 
     Args:
         halted: called when the lease halts and waits for an operator. None if there is no operator.

@@ -1,4 +1,4 @@
-"""Random scripts for the relays of two processors. Each script is drawn from one seed."""
+"""Random scripts for the simulation of relays. The same random seed gives the same script."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(25))
 
 def random_relay_script(chance: Random) -> Script:
     """
-    Return a random script. Every third one has many keys, so that many keys are affected when a topic refuses everything.
+    Return a random script. One script in three has 25 keys, to test that the relay parks only a few of them while a topic refuses
+    everything.
 
-    In half of the scripts with many keys, the topic refuses most keys for good: a parking storm.
+    In half of the scripts with 25 keys, the topic refuses most keys for good, so that many keys are parked at once (a parking storm).
     """
     committed: dict[str, list[str]] = defaultdict(list)
     keys = _MANY if chance.random() < 1 / 3 else _FEW
@@ -47,14 +48,15 @@ def random_relay_script(chance: Random) -> Script:
         operators=tuple(_operator(chance) for _ in range(chance.randint(0, 3))),
         committed=dict(committed),
     )
-    # This is drawn last, so that it does not change the scripts of the other seeds.
+    # Whether the topic refuses most keys is drawn last. So this newer choice does not change the draws before it, and the other seeds keep
+    # their scripts.
     return _storm(chance, script) if keys is _MANY and chance.random() < 1 / 2 else script
 
 
 def _storm(chance: Random, script: Script) -> Script:
     """
-    Return the script with most keys refused for good. Each page keeps an event that the topic accepts, because otherwise the worker
-    would blame the topic and park no key.
+    Return the script with most keys refused for good. Each page also gets an event that the topic accepts, because the worker parks
+    no key if the topic refuses a whole page.
     """
     calm = [event("calm", number) for number in range(len(script.pages))]
     pages = zip(script.pages, calm, strict=True)

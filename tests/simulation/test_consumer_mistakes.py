@@ -1,6 +1,6 @@
 """
-The simulation of consumers notices planted mistakes: for each part of the protocol, one of the first random scripts or a story violates a
-guarantee.
+The simulation of consumers notices planted mistakes. With each mistake, the library violates a guarantee in one of the first random
+scripts, or in a script that was written for this mistake (a story).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from tests.simulation.consumers_script import random_consumers_script
 from tests.simulation.program import Container, Fault, Held, Port, Program, Receiver
 from tests.simulation.test_mistakes import Mistake
 
-pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
-BUDGET = 60  # scripts
+pytestmark = pytest.mark.timeout(900)  # in real seconds, for slow machines: the simulated clock is virtual
+BUDGET = 60  # how many random scripts are run at most, to find one that shows the mistake
 
 
 class CompletedBeforeTheCommit(Simulation):
@@ -161,7 +161,7 @@ class SettlementsAreBelieved(Simulation):
             async def receive(self, wait_seconds: float) -> Message | None:
                 if self.session.message is None:
                     return await super().receive(wait_seconds)
-                ready = self.session._queue.ready  # as delivered ahead
+                ready = self.session._queue.ready  # the next messages, which the broker already delivered
                 return ready[0] if ready else await asyncio.sleep(wait_seconds)
 
             async def settle(self, message: Message, settlement: Settlement) -> None:
@@ -180,7 +180,8 @@ class OutagesAreFailures(Simulation):
 
 def planted(*lines: tuple[Any, str, str, str]) -> type[Simulation]:
     """
-    Return a simulation in which functions of the library have other lines, compiled from their changed source.
+    Return a simulation that runs the library with a planted mistake: in each of these functions, a right line is replaced by a
+    wrong one.
     """
 
     class Planted(Simulation):
@@ -250,7 +251,7 @@ MISTAKES = {
 
 
 def told(number: int) -> Message:
-    """Return the message b/`number`."""
+    """Return the message with this number in the session b."""
     return Message(message_id=f"b/{number}", session_id="b", subject=SUBJECT, body=body())
 
 
@@ -265,7 +266,7 @@ def process(starts_at: float = 0.0, lives_for: float = 60.0, **faults: Any) -> P
 
 
 FAILS = {"b/1": (Habit.FAILS, -1)}
-# Story: the process that parked the key stops, and its successor receives the next message.
+# Story: the process that parked the key stops, and another process receives the key's next message.
 SUCCESSOR = Script(
     deliveries=((0.0, told(1)), (8.0, told(2))), habits=FAILS, processes=(process(0, 5), process(6))
 )
@@ -276,7 +277,7 @@ RELEASED = Script(
     processes=(process(),),
     operators=(Operator(starts_at=0.4, lives_for=60.0, act=Act.EDIT, seconds=0.01, faults={}),),
 )
-# Story: the container is unavailable for a while.
+# Story: the container does not answer for 20 seconds. This is no failure of a message, so no key may be parked.
 OUTAGE = Script(
     deliveries=((0.0, told(1)), (0.0, told(2))),
     attempts=1,
@@ -289,7 +290,7 @@ ONCE = Script(
     processes=(process(),),
 )
 UNCONFIRMED = Script(deliveries=((0.0, told(1)), (0.0, told(2))), processes=(process(SETTLE=(Fault.LOST,)),))
-# Random scripts show these mistakes too rarely, so each has a story in which it violates a guarantee.
+# Random scripts reveal these mistakes too rarely. So each has its own script, in which a consumer with the mistake violates a guarantee.
 STORIES = {
     HeldWithoutChecking: RELEASED,
     ParkedKeyIsNotLookedUp: SUCCESSOR,
@@ -301,9 +302,10 @@ STORIES = {
 
 def violated(kind: type[Simulation], seed: int) -> bool:
     """
-    Return whether the story of a mistake, or the script of a seed if it has none, ends with a violation.
+    Return whether a run with the planted mistake violates a guarantee. It plays the script written for the mistake, or else the
+    random script of the seed.
     """
-    random.seed(seed)  # jitter and back-off draw from the module's generator
+    random.seed(seed)  # also for the library's retries, which draw their jitter from the module `random`
     script = STORIES.get(kind) or random_consumers_script(random.Random(seed))
 
     async def play() -> None:
@@ -312,7 +314,8 @@ def violated(kind: type[Simulation], seed: int) -> bool:
     try:
         with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
             runner.run(play())
-    except (AssertionError, TimeoutError):  # work that never ends shows as a timeout on the virtual clock
+    # TimeoutError: the simulated work did not end within its time limit
+    except (AssertionError, TimeoutError):
         return True
     return False
 
@@ -324,5 +327,5 @@ def test_a_consumer_with_a_planted_mistake_violates_a_guarantee(mistake: str) ->
 
 
 @pytest.mark.parametrize("script", {id(script): script for script in STORIES.values()}.values())
-async def test_the_stories_end_without_a_violation_if_no_mistake_is_planted(script: Script) -> None:
+async def test_the_correct_consumer_violates_no_guarantee_in_any_script(script: Script) -> None:
     await Simulation(script).play()

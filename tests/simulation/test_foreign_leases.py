@@ -1,6 +1,6 @@
 """
-Stories in which a foreign program or a slow network damages leases. This is no fault of our workers, so the invariants report no
-violation, and no change is lost.
+Scripts in which a .NET processor, an operator or a slow network damages leases. The simulation must not blame our workers for it, and no
+change may be lost.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("seed", "ranges", "story"), STORIES.values(), ids=STORIES.keys())
-async def test_damage_by_a_foreign_program_is_not_reported_as_a_violation(seed: int, ranges: int, story: str):
+async def test_no_violation_is_reported_if_a_foreign_program_damages_leases(
+    seed: int, ranges: int, story: str
+):
     random.seed(seed)
     await Simulation(ranges=ranges).play(script(story))

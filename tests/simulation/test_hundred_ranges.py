@@ -1,6 +1,6 @@
 """
-A hundred ranges on 1, 2 and 5 workers. One worker is killed, one is frozen past expiry, and ranges split and merge, while changes come
-all the time.
+Tests with a hundred ranges on 1, 2 and 5 workers. One worker is killed, another is frozen until its leases expire, and ranges split and
+merge, while changes come all the time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.simulation.changefeed import Simulation, Step
 from tests.support.effort import LONG, examples
 
-pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
+pytestmark = pytest.mark.timeout(900)  # in real seconds, for slow machines: the simulated clock is virtual
 
 ACQUIRE_SECONDS = 13
 LOAD = [Step("write", key, 19) for key in range(7)]
@@ -24,7 +24,7 @@ LOAD = [Step("write", key, 19) for key in range(7)]
 class Fleet(Simulation):
     async def balanced(self, *, within_intervals: float) -> None:
         """Wait until every lease has an owner and no worker has more than its even share."""
-        seconds = within_intervals * ACQUIRE_SECONDS * 1.1  # an interval is up to a tenth longer
+        seconds = within_intervals * ACQUIRE_SECONDS * 1.1  # jitter adds up to a tenth to an interval
         async with asyncio.timeout(seconds):
             while not self._is_balanced():  # noqa: ASYNC110 - no event signals it; the time is virtual
                 await asyncio.sleep(0.1)
@@ -36,14 +36,12 @@ class Fleet(Simulation):
 
     async def _heal_and_finish(self) -> None:
         await super()._heal_and_finish()
-        await self.balanced(
-            within_intervals=6
-        )  # what the dead held expires first, a foreign program's handover request later
+        # Balancing takes up to six passes, because the leases and the handover requests of dead workers have to expire first.
+        await self.balanced(within_intervals=6)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5] if LONG else [2])
-async def test_a_hundred_ranges_are_shared_evenly_after_all_faults(workers: int):
-    """All changes are handled."""
+async def test_workers_share_a_hundred_ranges_evenly_after_all_faults(workers: int):
     random.seed(workers)
     numbers = range(workers)
     script = [
@@ -65,7 +63,7 @@ async def test_a_hundred_ranges_are_shared_evenly_after_all_faults(workers: int)
     await Fleet(ranges=100, workers=workers).play(script)
 
 
-async def test_workers_that_join_share_a_hundred_ranges_within_three_intervals():
+async def test_new_workers_get_their_share_of_a_hundred_ranges_in_three_acquire_intervals():
     for seed in range(examples(2, many=6)):
         random.seed(seed)
         fleet = Fleet(ranges=100, workers=5)

@@ -1,6 +1,6 @@
 """
-Each invariant of the change feed simulation notices a planted mistake: a line of the processor is replaced by a wrong one, and a short
-story then violates the invariant.
+Tests of the change feed simulation itself. Each test replaces a line of the processor by a wrong one and plays a short script (a story).
+The invariant that forbids the mistake must report a violation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from cosmos_outbox.changefeed import (
 )
 from tests.simulation.changefeed import Simulation, Step, Violation
 
-pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
+pytestmark = pytest.mark.timeout(900)  # in real seconds, not in those of the simulated clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
     """
-    A line of a function, the line that replaces it, the story in which this shows, and the text of the violation.
+    A mistake that a test plants: a line of a function, the wrong line that replaces it, a script that reveals the mistake, and a
+    part of the violation's text.
     """
 
     owner: Any
@@ -44,11 +45,13 @@ class Mistake:
     said: str
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Compile the function with its line replaced, and put it into its module."""
+        """Replace the function by a copy that has the wrong line, until the end of the test."""
         function = getattr(self.owner, self.name)
         source = textwrap.dedent(inspect.getsource(function))
-        if self.right not in source:  # no AssertionError: that is how a mistake is noticed
-            raise LookupError(f"{self.name} does not read {self.right!r} any more")
+        if self.right not in source:  # no AssertionError, because tests take one for a noticed mistake
+            raise LookupError(
+                f"cannot plant the mistake: {self.name} has no line {self.right!r} any more; adapt `right` and `wrong`"
+            )
         code = compile(
             source.replace(self.right, self.wrong), f"<mistaken {self.name}>", "exec", dont_inherit=True,
             flags=ANNOTATIONS,
@@ -58,19 +61,20 @@ class Mistake:
         monkeypatch.setattr(self.owner, self.name, names[self.name])
 
 
-ANNOTATIONS = __future__.annotations.compiler_flag  # as every module here begins
+# The flag of `from __future__ import annotations`, with which every module of the library is compiled.
+ANNOTATIONS = __future__.annotations.compiler_flag
 
 LOAD = "write 0 5, write 3 5, "
 TWO = "start 0 0, wait 0 2, start 1 0, wait 0 3, wait 0 3, "
 CUT_OFF = "cut-leases 0 0, " + 16 * (LOAD + "wait 0 1, wait 0 1, ")
 
-# Story: a worker dies after it created the children and before it deleted the parent. Then the range is merged again.
+# Story: after a split, a worker dies before it deletes the parent lease, whose children it has created. Later the range is merged.
 CUT_SHORT = (
     "start 0 0, wait 0 2, merge 0 0, wait 0 3, split 0 0, wait 0 2, split 0 0, doom 0 7, wait 0 2, merge 0 0, "
     "start 1 0, start 2 0, wait 0 4, "
 ) + 6 * (LOAD + "wait 0 2, ")
 
-# Story: the account fails over to a region that does not have the newest changes.
+# Story: Cosmos DB fails over to a region without the newest changes, so the leases are ahead of the change feed.
 ASTRAY = "start 0 0, leap 0 0, " + LOAD + "wait 0 3, lose 0 0, " + LOAD + "wait 0 3"
 
 MISTAKES = {
@@ -204,7 +208,7 @@ def script(story: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-async def test_a_story_ends_without_a_violation_if_no_mistake_is_planted(mistake: Mistake):
+async def test_the_correct_processor_violates_no_invariant_in_any_script(mistake: Mistake):
     random.seed(1)
     await Simulation(ranges=mistake.ranges).play(script(mistake.story))
 

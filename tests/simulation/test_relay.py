@@ -1,4 +1,7 @@
-"""G2 and G3 of a relay that parks keys, for any script of faults, which Hypothesis draws."""
+"""
+Tests of a relay that parks keys, with random faults, which Hypothesis draws: no event is lost, and the events
+of a key enter the topic in order (the promises G2 and G3).
+"""
 
 from __future__ import annotations
 
@@ -72,5 +75,5 @@ def scripts(draw: st.DrawFn) -> Script:
 
 @settings(max_examples=examples(60, many=300), suppress_health_check=list(HealthCheck), deadline=None)
 @given(script=scripts())
-async def test_any_script_keeps_every_event_and_the_order_of_its_key(script: Script) -> None:
+async def test_a_relay_loses_no_event_and_keeps_each_keys_order_under_any_faults(script: Script) -> None:
     await Simulation(script).play()

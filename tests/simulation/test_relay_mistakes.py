@@ -1,5 +1,6 @@
 """
-The simulation of relays and parking notices planted mistakes: for each part of the protocol, a story violates a guarantee.
+Tests of the simulation of relays and parking itself. Each test plants a mistake and plays a script that was written for it (a story). The
+simulation must notice that a guarantee is violated.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class NewOwnerKnowsNothing(Simulation):
 
 class NamesAreSavedBehindTheCheckpoint(Simulation):
     """
-    A planted mistake: the names of parked keys are written to the lease by a request of their own, after the checkpoint. The death of
-    the program cuts this request off.
+    A planted mistake: the worker saves its position in one write of the lease, and the names of the parked keys in a later write. If
+    the worker is killed in between, the next owner does not know the parked keys.
     """
 
     late: Notes | None = None
@@ -98,7 +99,7 @@ class UnclearAnswersAreWaitedOut(Simulation):
                 try:
                     await publisher.publish(lane, messages)
                 except BrokerUnavailable as error:
-                    error.condition, error.retry_after = None, 0.1  # as a broker that is busy
+                    error.condition, error.retry_after = None, 0.1  # like the error of a busy broker
                     raise
 
         vague: Any = Vague()
@@ -129,7 +130,7 @@ class RefusedEventsOfOneKeyAreDividedOverLanes(Simulation):
         def divided(
             streams: Collection[list[Delivery]], *, lanes: int, lane_bytes: int
         ) -> list[list[Delivery]]:
-            if lane_bytes > 1:  # nothing is refused yet
+            if lane_bytes > 1:  # the first attempt, before the topic refused an event
                 return assign_lanes(streams, lanes=lanes, lane_bytes=lane_bytes)
             return [[delivery] for stream in streams for delivery in stream]
 
@@ -188,7 +189,9 @@ def tale(
     rejected: str = "b/1",
     **more: Any,
 ) -> Script:
-    """Return a script in which b/1 is rejected for good, and nine events come one after another."""
+    """
+    Return a script with nine events of the key b, b/0 to b/8, at different times. The topic always rejects the event `rejected`.
+    """
     numbers = [(0.0, [0]), (1.0, [1, 2]), (2.0, [3]), (3.0, [4, 5]), (12.45, [6]), (12.65, [7]), (12.85, [8])]
     return Script(
         pages=tuple((at, tuple(event("b", number) for number in found)) for at, found in numbers),
@@ -227,8 +230,8 @@ def operator(starts_at: float, act: Act, link: Link) -> Operator:
 
 def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault | None, ...] = ()) -> Script:
     """
-    Return a script in which one owner parks the key and the next one holds b/3 to b/5. At 4 s an operator corrects b/1 and releases
-    the key.
+    Return a script in which one worker parks the key b, and the next worker adds the events b/3 to b/5 to the key's queue. After 4
+    seconds, an operator corrects the refused event b/1 and releases the key.
     """
     return tale(
         owners=(
@@ -241,7 +244,7 @@ def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault 
 
 
 # Story: the operator's network is slow. The release takes the last event off the key's queue just before 8 s, and deletes the key
-# just after 8 s. Between these two writes, the relay holds b/3.
+# just after 8 s. Between these two writes, the relay adds b/3 to the queue, so the release must not delete the key.
 LATE = Script(
     pages=tuple((at, (event("b", number),)) for number, at in enumerate((0.0, 1.0, 2.0, 8.0))),
     rejected=frozenset({"b/1"}),
@@ -251,12 +254,12 @@ LATE = Script(
     operators=(operator(4.5, Act.EDIT, Link(seconds=0.35)),),
     committed={"b": [f"b/{number}" for number in range(4)]},
 )
-# Story: both processors run all the time, and only the topic of the first one refuses b/1.
+# Story: two processors run at once, and only the topic of the first processor refuses the event b/1.
 TWO_PROCESSORS = tale(
     owners=(owner(0, 0, 1.5, FAST), owner(0, 1.6, 1000, FAST, processor=1), owner(1, 1.7, 1000, FAST)),
     operators=(operator(4, Act.EDIT, FAST),),
 )
-# Story: the topic refuses thirty keys for a while, and the fault is the topic's.
+# Story: the topic refuses all events of thirty keys for some seconds. The topic is at fault, so few of the keys may be parked.
 REFUSING = Script(
     pages=(
         (0.0, (event("calm", 0),)),
@@ -270,7 +273,8 @@ REFUSING = Script(
     committed={key: [f"{key}/0"] for key in ("calm", *(f"k{number}" for number in range(30)))},
     refuses_all=(0.5, 8.0),
 )
-# Story: the topic always refuses four keys of a page. The first attempt to send the first event of the healthy key alone is lost.
+# Story: the topic always refuses four of the five keys of a page. When the relay sends the event a/0 of the healthy key alone, the
+# first attempt is lost.
 STORM = Script(
     pages=(
         (0.0, tuple(event(*name) for name in (("w", 0), ("a", 0), ("a", 1), ("x", 0), ("y", 0), ("z", 0)))),
@@ -282,11 +286,11 @@ STORM = Script(
     operators=(),
     committed={"a": ["a/0", "a/1"], **{key: [f"{key}/0"] for key in "wxyz"}},
 )
-# Story: the broker fails at b/1 with an error that does not show whether the message is at fault.
+# Story: at the event b/1, the broker fails with an error that does not show whether the message or the broker is at fault.
 CHOKING = tale(owners=(owner(0, 0, 1000, FAST),), operators=(), rejected="none", chokes=frozenset({"b/1"}))
 
 
-# Each planted mistake, with a story in which it violates a guarantee
+# Each planted mistake with the script that reveals it
 MISTAKES = [
     pytest.param(NewOwnerKnowsNothing, story(), id="a lease names no parked key"),
     pytest.param(NamesAreSavedBehindTheCheckpoint, story(), id="the names are saved behind the checkpoint"),
@@ -306,11 +310,11 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("script", [mistake.values[1] for mistake in MISTAKES])
-async def test_the_stories_end_without_a_violation_if_no_mistake_is_planted(script: Script) -> None:
+async def test_the_correct_relay_violates_no_guarantee_in_any_script(script: Script) -> None:
     await Simulation(script).play()
 
 
-# TimeoutError counts as a violation too: with some mistakes, the work never ends and reaches the timeout in virtual time.
+# With some mistakes the work never ends. So TimeoutError, which the virtual clock raises after an hour, counts as a violation.
 @pytest.mark.xfail(
     strict=True, raises=(AssertionError, TimeoutError), reason="the simulation must notice this mistake"
 )

@@ -1,6 +1,6 @@
 """
-The trace of a simulated run is a behaviour of its TLA+ model, and the trace of a run with a planted mistake is not. The model checker TLC
-is used if TLA2TOOLS names its jar.
+Tests that the TLA+ models refuse a wrong trace. A trace lists the steps of a simulated run. The model checker TLC must refuse it if a
+line is missing, or if the code has a planted mistake. The tests of TLC need its jar, which TLA2TOOLS names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.mistaken_code import ROOT, run_with
 from tests.support.traces import TLC, Trace, check, needs_tlc
 
 pytestmark = pytest.mark.looptime(False)
-# The name of a planted mistake, and a seed whose run shows the mistake
+# The name of a planted mistake, and a random seed whose run takes a step that only the mistake allows
 MISTAKES: list[tuple[str, int]] = [
     ("a read without an answer counts as an absence", 12),
     ("a replacement is sent without its etag", 22),
@@ -41,11 +41,11 @@ MISTAKES: list[tuple[str, int]] = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_seed_gives_the_same_trace(seed: int):
-    """The run itself ends without a failure."""
+def test_a_simulated_run_with_the_same_seed_gives_the_same_trace(seed: int):
     trace = trace_of(seed)
     assert (None, "begins") == (trace.failure, trace.lines[0]["action"])
-    if seed % 2:  # ids of commits are drawn by the system, and are in no line
+    # Only runs of relays (odd seeds) can be compared: a unit of work draws its commit id from the system, not from the seed.
+    if seed % 2:
         assert trace == trace_of(seed)
     json.dumps(trace.lines)
 
@@ -58,7 +58,7 @@ def refused(trace: Trace) -> bool:
 
 
 @pytest.mark.parametrize("page", ["docs/explanation/protocol-model.md", "models/README.md"])
-def test_the_pages_give_the_number_of_mistakes_that_traces_find(page: str):
+def test_the_pages_state_how_many_planted_mistakes_the_traces_reveal(page: str):
     said = re.search(r"(\d+)\s+in\s+simulated\s+runs", (ROOT / page).read_text())
 
     assert said is not None

@@ -1,8 +1,8 @@
 """
-Simulated units of work that change one entity at the same time, over a network that loses, repeats and delays requests. The run is
-written as a trace.
+Simulated units of work that change one entity at the same time, over a network that loses, repeats and delays requests. Each run writes
+a trace: the list of its steps.
 
-`models/TraceCommit.tla` accepts a trace that is a behaviour of `models/Commit.tla`.
+With `models/TraceCommit.tla`, the model checker TLC finds out whether the trace is a behaviour that `models/Commit.tla` allows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.stored_documents import Document
 
 _ENTITY = "e"
-_MINUTE = 60.01  # for which a missing event is a proof, and a moment
+# In seconds. If an event is missing up to a minute after the first attempt of its commit, the commit was not applied. Later, the event
+# may have been deleted.
+_MINUTE = 60.01
 _RETRIES = RetryOptions(
     deadline_seconds=5, attempt_seconds=2, backoff=Backoff(initial_seconds=0.1, maximum_seconds=1)
 )
@@ -40,9 +42,9 @@ class _Fault(Enum):
     ANSWER_LOST = auto()
     HANGS = auto()
     LATE = auto()
-    RESENT = auto()  # by the SDK or a proxy
+    RESENT = auto()  # the SDK or a proxy repeats the request
     BUSY = auto()
-    UNNAMED = auto()  # the refusal names no document
+    UNNAMED = auto()  # the error of the store does not say which document was refused
 
 
 class Changed(DomainEvent):
@@ -62,9 +64,9 @@ class Account(Entity):
 
 class Commits:
     """
-    One run, drawn from one seed. `lines` is its trace.
+    One run of units of work, with random faults. `lines` is its trace.
 
-    storm: whether requests fail until commits have no time left.
+    storm: whether so many requests fail that commits run out of time.
     """
 
     def __init__(self, chance: Random, *, storm: bool = False) -> None:
@@ -136,7 +138,7 @@ class Commits:
 
 
 class _Store:
-    """The store through which one writer reads and commits."""
+    """The store of one simulated writer. It applies the faults and writes the trace."""
 
     def __init__(
         self, run: Commits, name: str, container: MemoryContainer, chance: Random, *, creates: bool
@@ -175,8 +177,8 @@ class _Store:
         unlucky = self._chance.random()
         if unlucky < (0.7 if self._run.storm else 0.1):
             raise StoreUnavailable
-        # A stale read is only possible before the first answer, because the session token of an answer keeps later
-        # reads up to date.
+        # A read can miss a new document only before the first answer, because the session token of an answer keeps later reads
+        # up to date.
         if unlucky < 0.3 and not self._answered:
             raise NotFound(document_id=document_id)
         return await self._container.read(document_id, partition_key)
@@ -210,7 +212,7 @@ class _Store:
         return result
 
     def _fail_before(self, fault: _Fault | None, partition_key: Any, writes: Sequence[Write]) -> None:
-        """Raise the error that a sender gets for a request that was not executed, or not yet."""
+        """Raise the error of this fault if the store does not execute the request, or executes it later."""
         if fault is _Fault.BUSY:
             self._say("throttled")
             raise self._chance.choice((TooManyRequests(retry_after=0.2), StoreUnavailable(applied=False)))
@@ -224,15 +226,17 @@ class _Store:
         self, fault: _Fault | None, partition_key: Any, writes: Sequence[Write]
     ) -> CommitResult:
         """
-        Lose the answer to an executed request. With RESENT, the SDK or a proxy repeats the request, and the sender gets the
-        answer to the second one.
+        Lose the answer to an executed commit. With the fault RESENT, the SDK or a proxy repeats the request, and the writer gets
+        the answer to the repetition.
         """
         self._say("lost", how="applied")
         if fault is _Fault.HANGS:
             await asyncio.Event().wait()
         if fault is _Fault.ANSWER_LOST:
             raise StoreUnavailable
-        self._say("look fails")  # it looks for nothing in between
+        # The model repeats a commit only after it has looked for the commit's event. The SDK or a proxy repeats a request without
+        # looking, so the trace says that the model has looked in vain.
+        self._say("look fails")
         self._say_sends(writes)
         try:
             return await self._container.commit(partition_key, writes)

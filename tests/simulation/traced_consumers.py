@@ -1,8 +1,8 @@
 """
-The simulation of consumers, written as a trace of one session: what takes effect, what the broker settles, what is held, and what
+The simulation of consumers, which also writes a trace of each session: the list of effects, settlements and held messages, and of what
 operators do.
 
-`models/TraceConsumer.tla` accepts a trace that is a behaviour of the consumer's side of `models/Parked.tla`.
+With `models/TraceConsumer.tla`, the model checker TLC finds out whether a trace is a behaviour that `models/Parked.tla` allows a consumer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from tests.support.parked_stores import Passing, ResultT
 
 @dataclass(slots=True)
 class _Request:
-    """A request to the parked store. It is over once its sender stops waiting."""
+    """
+    A request to the parked store. `over` says that its sender no longer waits, so a write that is executed now is late.
+    """
 
     over: bool = False
 
@@ -51,12 +53,14 @@ def _number(message_id: str) -> int:
 
 
 def _keyed(message_id: str) -> str:
-    """Return the key of a message, which is the part of its id before the separator and the number."""
+    """
+    Return the key of a message. The id of a message is the key, a separator of one character, and a number.
+    """
     return re.sub(r".\d+$", "", message_id)
 
 
 class TracedConsumers(Simulation):
-    """One run, drawn from one seed. `traces` has the trace of each key."""
+    """One run of the simulated consumer, with a random script. `traces` has the trace of each key."""
 
     def __init__(self, chance: Random) -> None:
         script = random_consumers_script(chance)
@@ -65,11 +69,11 @@ class TracedConsumers(Simulation):
         self.traces = {key: KeyTrace(len(ids)) for key, ids in self.script.expected.items()}
         self.parked = _Service(self)
         self._holders: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._newest: dict[str, str] = {}  # by key, its newest holder
+        self._newest: dict[str, str] = {}  # for each key, the process that locked its session last
         self._names = 0
 
     def of(self, key: str) -> KeyTrace:
-        # `setdefault`, because an operator may park a key without any message.
+        # An operator may park a key that has no message in the script, and so has no trace yet.
         return self.traces.setdefault(key, KeyTrace(0))
 
     def of_partition(self, partition: str) -> KeyTrace:
@@ -82,7 +86,7 @@ class TracedConsumers(Simulation):
     def next_release(self) -> str:
         return self._next("r")
 
-    # Parts of the simulation that this tracer replaces
+    # The following methods override the simulation to write the trace.
 
     def handles(self, handling: Handling) -> SessionHandler:
         async def handle(message: Message, session: Any) -> Settlement:
@@ -125,7 +129,9 @@ class TracedConsumers(Simulation):
 
 
 def _at_once(chance: Random) -> list[Operator]:
-    """Return operators with slow programs who handle the same keys at about the same time."""
+    """
+    Return operators whose commands are slow and run at about the same time, so that they meet at the same keys.
+    """
     begins = chance.uniform(3, 25)
     return [
         Operator(
@@ -165,7 +171,8 @@ class _Parking(Parking):
         scope: Scope = Scope(),  # noqa: B008 - a frozen value
         **options: Any,
     ) -> HoldResult[Any]:
-        parks = bool(args)  # with the failure of the message
+        # `args` has the failure that parks the key. If it is empty, the key is parked already.
+        parks = bool(args)
         trace, number = self._run.of(partition_key), _number(items[0].id)
         trace.say("refused" if parks else "learns", number=number)
         held = await super().hold(partition_key, items, *args, scope=scope, **options)
@@ -175,7 +182,9 @@ class _Parking(Parking):
 
 
 class _Answered(Passing):
-    """The parked store of one program. It knows for each request whether its sender still waits."""
+    """
+    The parked store of one program. It records whether the sender of a request still waits, to find late writes.
+    """
 
     async def call(
         self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]

@@ -1,9 +1,10 @@
 """
-The simulated change feed, written as a trace of one lease: which workers take it, what its owners handle, and when each write of it is
-sent, executed and answered.
+The simulation of the change feed, which also writes a trace of one lease: which workers take it, which changes its owners handle, and
+when each write of the lease is sent, executed and answered.
 
-`models/TraceLeases.tla` accepts a trace that is a behaviour of `models/Leases.tla`. The scripts have one range, no split, no frozen
-process, and no request that is executed after its sender stopped waiting, because in the model an owner has one request at a time.
+With `models/TraceLeases.tla`, the model checker TLC finds out whether the trace is a behaviour that `models/Leases.tla` allows. The scripts
+have one range, no split and no frozen process, like the model. An owner has one request at a time in the model, so no request is executed
+after its sender stopped waiting.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KINDS = (
 
 
 class TracedLeases(Simulation):
-    """One run, drawn from one seed. `lines` is its trace."""
+    """One run of workers that share one lease, with a random script. `lines` is the trace of the lease."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__(ranges=1, workers=3)
@@ -35,8 +36,9 @@ class TracedLeases(Simulation):
         self._steps = [Step("start", 0, 0), Step("write", 0, 3), *steps]
         self.lines: list[dict[str, Any]] = [{"actor": "all", "action": "begins", "tenures": []}]
         self._said_at = 0
-        self._last: dict[int, str] = {}  # by LSN, the last document of a transaction
-        self.tenures: dict[str, str] = {}  # by process, the newest
+        self._last: dict[int, str] = {}  # for each LSN, the id of the transaction's last document
+        # For each process, the name of its last tenure, which is one ownership of the lease.
+        self.tenures: dict[str, str] = {}
 
     async def run(self) -> None:
         await self.play(self._steps)
@@ -53,7 +55,8 @@ class TracedLeases(Simulation):
         self.lines.append({"actor": actor, "action": action, **values})
 
     def say_written(self, actor: str, action: str, **values: Any) -> None:
-        self.say(actor, action, age=self._milliseconds % 1000, **values)  # `_ts` are whole seconds
+        # Cosmos DB cuts `_ts` to whole seconds, so a lease that is written now seems to be `age` milliseconds old.
+        self.say(actor, action, age=self._milliseconds % 1000, **values)
 
     def took(self, process: str) -> None:
         tenures = self.lines[0]["tenures"]
@@ -61,7 +64,7 @@ class TracedLeases(Simulation):
         tenures.append(self.tenures[process])
         self.say_written(self.tenures[process], "takes", before=before)
 
-    # Parts of the simulation that this tracer replaces
+    # The following methods override the simulation to write the trace.
 
     def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
         super()._start(name, skew=skew, renamed=True)
@@ -85,12 +88,14 @@ class TracedLeases(Simulation):
 
 
 class _Writes:
-    """The lease writes of one worker, traced when they are sent, executed and answered."""
+    """
+    The writes of the lease by one worker. The trace gets a line when each write is sent, executed and answered.
+    """
 
     def __init__(self, run: TracedLeases, worker: Worker, link: Any) -> None:
         self._run, self._worker, self._link = run, worker, link
         self._replace, self._read, self._service = link.replace, link.read, link._service()
-        self._sent: Any = None  # the owner's write that is on its way
+        self._sent: Any = None  # the write that this worker sent last as the owner of the lease
         self._is_refused = False
         link.replace, link.read, link._service = (
             self.replace,
@@ -153,7 +158,7 @@ class _Writes:
 
 
 class _Service:
-    """The lease container as one worker reaches it, where writes are traced when they are executed."""
+    """One worker's access to the lease container. When the container executes a write, the trace gets a line."""
 
     def __init__(self, service: AttributedLeases, writes: _Writes) -> None:
         self._service, self._writes = service, writes

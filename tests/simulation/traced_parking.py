@@ -1,8 +1,8 @@
 """
-The simulation of relays, written as a trace of each partition key: what the owners of its range send and hold, and what operators
-release, edit, drop and park.
+The simulation of relays, which also writes a trace of each partition key: which events the workers send or add to the key's queue, and
+what operators release, edit, drop and park.
 
-`models/TraceParked.tla` accepts a trace that is a behaviour of `models/Parked.tla`.
+With `models/TraceParked.tla`, the model checker TLC finds out whether a trace is a behaviour that `models/Parked.tla` allows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def _number(event_id: str) -> int:
 
 
 class TracedParking(Simulation):
-    """One run, drawn from one seed. `traces` has the trace of each key of each processor."""
+    """
+    One run of the simulated relays, with a random script. `traces` has a trace for each processor and partition key.
+    """
 
     def __init__(self, chance: Random) -> None:
         script = random_relay_script(chance)
@@ -49,7 +51,7 @@ class TracedParking(Simulation):
             processor.broker = _Broker(self, processor)
 
     def of(self, processor: str, key: str) -> KeyTrace:
-        # `setdefault`, because an operator may park a key without any event.
+        # An operator may park a key that has no event in the script, and so has no trace yet.
         return self.traces.setdefault((processor, key), KeyTrace(0))
 
     def of_partition(self, partition: str) -> KeyTrace:
@@ -63,7 +65,7 @@ class TracedParking(Simulation):
         self._releases += 1
         return f"r{self._releases}"
 
-    # Parts of the simulation that this tracer replaces
+    # The following methods override the simulation to write the trace.
 
     def session(self, link: Link) -> ParkedStore:
         return _Session(self, link)
@@ -101,7 +103,9 @@ class TracedParking(Simulation):
 
 
 def _at_once(chance: Random) -> list[Operator]:
-    """Return operators with slow programs who handle the same keys at the same time."""
+    """
+    Return operators whose commands are slow and run at about the same time, so that they meet at the same keys.
+    """
     begins = chance.uniform(1, 12)
     acts = (Act.RELEASE, Act.RELEASE, Act.RELEASE, Act.EDIT, Act.DROP_FIRST)
     return [
@@ -169,7 +173,8 @@ class _Broker(MemoryBroker):
         super()._store(batch)
         ahead = dict[str, OutboundMessage]()
         for message in batch:
-            # A batch is accepted as a whole, so if a later event of a batch has entered the topic, the earlier ones have too.
+            # The topic accepts a batch as a whole. So before an event of a batch enters the topic, the trace has to say that the
+            # previous event of its key was accepted, as in the model.
             before = ahead.get(message.session_id)
             if before is not None and not is_late.get() and acting.get().startswith("t"):
                 self._say("accepted", before)

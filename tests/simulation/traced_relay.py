@@ -1,9 +1,9 @@
 """
-The simulation of relays, written as a trace of one processor: tenures of its lease, pages, what enters the topic, what is held, and what
-is saved.
+The simulation of relays, which also writes a trace of each processor: which workers take its lease, the pages that they read, the events
+that enter the topic or a parked key's queue, and the saved positions.
 
-`models/TraceRelay.tla` accepts a trace that is a behaviour of `models/Relay.tla`. The runs have no operators, and an owner that may not
-write its lease stops at that point, because that model covers neither.
+With `models/TraceRelay.tla`, the model checker TLC finds out whether a trace is a behaviour that `models/Relay.tla` allows. That model has
+no operators and no work after a lost lease. So the runs have no operators, and a worker stops when it may not write its lease.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _tenure: ContextVar[str] = ContextVar("tenure", default="")
 
 
 class TracedRelays(Simulation):
-    """One run, drawn from one seed. `lines` has the trace of each processor."""
+    """One run of the simulated relays, with a random script. `lines` has the trace of each processor."""
 
     def __init__(self, chance: Random) -> None:
         super().__init__(replace(random_relay_script(chance), operators=()))
         self.lines: dict[str, list[dict[str, Any]]] = {it.name: [] for it in self.processors}
         self.service = _Service(self)
-        self._ended: set[str] = set()  # processors whose trace is complete
+        self._ended: set[str] = set()  # processors whose trace has ended, because an operator acted
         commits: dict[int, list[dict[str, Any]]] = {}
         for document in (document for _, documents in self.script.pages for document in documents):
             key, _, number = document["id"].partition("/")
@@ -57,14 +57,14 @@ class TracedRelays(Simulation):
         self.say(processor, _tenure.get(), action, key=key, number=int(number) + 1)
 
     def place(self, page: int) -> int:
-        """Return the position in the log of the last commit of the first `page` pages."""
+        """Return how many commits of the change feed a worker has read after this page. 0 is the start."""
         if not page:
             return 0
         last = self.script.pages[page - 1][1][-1]
         calm = last["partitionKey"] == "calm"
         return self._places[10**6 + int(last["id"].partition("/")[2]) if calm else last["_lsn"]]
 
-    # Parts of the simulation that this tracer replaces
+    # The following methods override the simulation to write the trace.
 
     def took(self, processor: Processor, tenure: int) -> None:
         _tenure.set(f"t{tenure}")
@@ -88,7 +88,7 @@ class TracedRelays(Simulation):
             raise TimeoutError
 
     async def _park_refused(self, processor: Processor, page: ChangeBatch) -> None:
-        self._ended.add(processor.name)  # an operator acts from here on
+        self._ended.add(processor.name)  # end the trace here, before the operator acts
         await super()._park_refused(processor, page)
 
     async def _clear(self, processor: Processor) -> None:
@@ -137,7 +137,8 @@ class _Broker(MemoryBroker):
         super()._store(batch)
         first, ahead = {id(message) for message in _first_of_each(batch)}, dict[str, OutboundMessage]()
         for message in batch:
-            # A batch is accepted as a whole, so if a later event of a batch has entered the topic, the earlier ones have too.
+            # The topic accepts a batch as a whole. So when an event of a batch enters the topic, the previous event of its key was
+            # accepted. The trace says this first, because the model has this order.
             before = ahead.get(message.session_id)
             if before is not None and not _is_late.get():
                 self._run.say_of(self._processor, "accepted", before)

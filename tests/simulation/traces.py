@@ -1,11 +1,14 @@
 """
 `python -m tests.simulation.traces`: check that the traces of simulated runs are behaviours of their TLA+ models (`models/`).
 
-Each even seed gives two runs: units of work (`Commit`), and workers that take a lease from each other (`Leases`). Each odd seed gives a
-run of relays, of which one processor is checked (`Relay`), and a run of relays and operators, of which one key is checked (`Parked`).
-Every fourth seed also gives a run of consumers and operators, of which one session is checked.
+A seed is the number from which a run draws its random faults.
 
-TLA2TOOLS names the jar of TLC. Without it or Java nothing is checked, and one line of output says so.
+    even seeds               units of work (model `Commit`), and workers that take a lease from each other (`Leases`)
+    odd seeds                one processor of several relays (`Relay`), and one partition key of relays and operators (`Parked`)
+    every second odd seed    also one session of consumers and operators (`Parked` too)
+
+The environment variable TLA2TOOLS names the jar of the model checker TLC. Without the jar or Java, nothing is checked, and one line of
+output says so.
 """
 
 from __future__ import annotations
@@ -29,11 +32,15 @@ from tests.simulation.traced_parking import TracedParking
 from tests.simulation.traced_relay import TracedRelays
 from tests.support.traces import Trace, check_all
 
-_STORMS = 100  # from this seed on, until a commit has no time left
+# From this seed on, so many requests of units of work fail that their commits run out of time.
+_STORMS = 100
 
 
 def trace_of(seed: int) -> Trace:
-    """Return the trace of the units of work (even seed) or of one processor of the relays (odd seed)."""
+    """
+    Return the trace of a simulated run. An even seed simulates units of work. An odd seed simulates the relays of two processors,
+    and the trace is that of one processor.
+    """
     chance = random.Random(seed)
     if seed % 2:
         relays = TracedRelays(chance)
@@ -47,14 +54,17 @@ def trace_of(seed: int) -> Trace:
 
 
 def leases_trace_of(seed: int) -> Trace:
-    """Return the trace of one lease and its owners in the run of this seed."""
+    """Play the run of workers of this seed, which share one lease. Return the trace of this lease."""
     run = TracedLeases(random.Random(seed))
     failure = _played(seed, run.run)
     return Trace(name=f"leases {seed}", module="TraceLeases", lines=run.lines, failure=failure)
 
 
 def parked_trace_of(seed: int) -> Trace:
-    """Return the trace of the parked key with the most different kinds of lines in the run of this seed."""
+    """
+    Play the run of relays of this seed. Return the trace of one parked key: the one with the most kinds of lines, which checks
+    the most.
+    """
     run = TracedParking(random.Random(seed))
     failure = _played(seed, run.play)
     (processor, key), trace = max(run.traces.items(), key=lambda found: found[1].variety)
@@ -64,7 +74,10 @@ def parked_trace_of(seed: int) -> Trace:
 
 
 def consumer_trace_of(seed: int) -> Trace:
-    """Return the trace of the session with the most different kinds of lines in the run of this seed."""
+    """
+    Play the run of consumers of this seed. Return the trace of one session: the one with the most kinds of lines, which checks
+    the most.
+    """
     run = TracedConsumers(random.Random(seed))
     failure = _played(seed, run.play)
     key, trace = max(run.traces.items(), key=lambda found: found[1].variety)
@@ -72,8 +85,8 @@ def consumer_trace_of(seed: int) -> Trace:
 
 
 def _played(seed: int, play: Callable[[], Coroutine[Any, Any, None]]) -> str | None:
-    """Play on virtual time. Return the error that ended the run, or None."""
-    random.seed(seed)  # jitter and back-off draw from the module's generator
+    """Play a run with a virtual clock. Return the error that ended the run, or None."""
+    random.seed(seed)  # also for the library's retries, which draw their jitter from the module `random`
     loop = looptime.new_event_loop()
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -92,7 +105,7 @@ def main() -> int:
     if (tlc := find_tlc()) is None:
         say(why_missing())
         return 0
-    logging.disable()  # a run logs what its faults do, by the thousand
+    logging.disable()  # the library logs each planted fault, which would be thousands of lines
     seeds = range(options.first, options.first + options.seeds)
     of_leases = (leases_trace_of(seed) for seed in seeds if seed % 2 == 0)
     of_keys = (parked_trace_of(seed) for seed in seeds if seed % 2)

@@ -1,6 +1,6 @@
 """
-One simulated worker: a change feed processor with a faulty network and a freeze of its own. Its handler can fail and hang, and checks
-that it may still handle its lease.
+One simulated worker: a change feed processor with its own faulty network, which a script can freeze. Its handler fails or hangs as the
+script says, and checks that the worker still owns the lease.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tests.simulation.invariants import Invariants
 
 class Worker:
     """
-    A worker process, which runs from its creation on.
+    A worker process. It starts when it is created.
 
     Args:
         attributed: the worker's access to the leases.
         arrives: called with each change that the handler has handled.
-        looks: called when the handler begins a page, which is a good moment to check all leases.
-        race: writes a lease just before this worker does.
+        looks: called when the handler begins a page. It checks that no two workers believe that they own the same lease.
+        race: writes a lease just before this worker does, so that the worker's write conflicts.
         now: returns the time on the worker's own clock.
         hot: returns whether a range of the feed is throttled.
-        hears: called with the records of the processor.
+        hears: called with each record of the processor.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class Worker:
         self.failures, self.hang, self.swallows = 0, 0.0, False
 
     def trusted(self) -> list[tuple[str, Lease, float]]:
-        """Return the leases on which this worker may act, and until when."""
+        """
+        Return the leases that this worker believes to own, each with the time until which it may work on the lease without another write.
+        """
         now = service_time()
         return [
             (self.instance, owned.lease, until)
@@ -108,7 +110,8 @@ class Worker:
 
     def _trusts(self, owned: OwnedLease) -> float:
         """
-        Return until when the worker trusts a lease, on the service's clock. Time asleep does not extend it.
+        Return the time, on the service's clock, until which the worker may believe that it still owns the lease. A sleep of the machine does
+        not extend this time, because the lease expires meanwhile.
         """
         return owned.trusted_until + owned._suspended_before
 
@@ -146,10 +149,9 @@ class Worker:
 
     def _may_handle(self, batch: ChangeBatch) -> bool:
         """
-        Return whether the handler may work on a page now.
+        Return whether the handler may work on a page now. It may while the worker may still rely on its lease.
 
-        A process that was frozen may finish its current step. On a machine that was asleep, the handler may finish its page,
-        because no time has passed for it.
+        After a freeze, it may also finish the page at which it was frozen, because it could not notice that time passed.
         """
         owned = self.processor._owned._owned.get(batch.lease)
         now = service_time()
@@ -164,9 +166,9 @@ class Worker:
 
     def _check_sent(self, operation: str, args: tuple[Any, ...]) -> None:
         """
-        Check that a worker that writes its lease, or creates a child of it, still trusts the lease.
+        Check that the worker writes a lease, or creates its child leases, only while no other worker may take the lease.
 
-        A replace of a child lease is not checked against the parent, because the worker also renews children that it owns.
+        Later writes of a child lease do not depend on its parent lease, because the child is a lease of its own.
         """
         if operation not in ("create", "replace", "delete"):
             return
