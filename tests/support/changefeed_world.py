@@ -33,7 +33,9 @@ def ended(records: Iterable[Record]) -> list[LeaseMoved]:
 
 
 class Faulty:
-    """Wraps a port for one worker. Calls of the methods in `failing` fail, and those in `hanging` hang until they are cancelled."""
+    """
+    A store whose methods in `failing` raise errors for one worker, and whose methods in `hanging` hang until cancelled.
+    """
 
     def __init__(self, port: object) -> None:
         self._port = port
@@ -60,7 +62,7 @@ class World:
     def __init__(self, *, ranges: int = 1) -> None:
         self.container = MemoryContainer(ranges=ranges, now=virtual_seconds)
         self.leases = MemoryLeases(now=virtual_seconds)
-        # by partition key: the numbers of the documents that the workers handled, in order
+        # By partition key: the numbers of the documents that the workers handled, in the order of handling.
         self.handled: dict[str, list[int]] = defaultdict(list)
         self.workers: dict[str, tuple[ChangeFeedProcessor, asyncio.Task[None]]] = {}
         self._written: dict[str, int] = defaultdict(int)

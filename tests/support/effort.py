@@ -1,5 +1,5 @@
 """
-How many examples property tests try: few, fewer or many.
+How many examples property tests try: few, many, or very few.
 
 `make test-unit` sets `OUTBOX_TEST_QUICK`, `make test-long` sets `OUTBOX_TEST_LONG`, and `make test` sets neither. `make mutants` sets
 `OUTBOX_TEST_PLANTED`: then Hypothesis does not search for the smallest failing example.

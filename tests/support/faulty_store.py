@@ -105,7 +105,7 @@ class FaultyStore:
         try:
             await self._store.commit(partition_key, writes)
         except StoreError:
-            return  # no caller waits for this answer
+            return  # the request arrived late, and its caller no longer waits for the answer
 
     async def list(self, types: Sequence[str], **options: Any) -> Page:
         return await self._store.list(types, **options)

@@ -1,5 +1,6 @@
 """
-Fleets for tests of the status page: a healthy one, one in trouble, a very large one, an empty one, and one whose texts try to inject HTML.
+Fleets of workers for tests of the status page: healthy, in trouble, very large, empty, and with texts that try to
+inject HTML.
 """
 
 from __future__ import annotations

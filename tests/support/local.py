@@ -155,7 +155,7 @@ def emulators(*, partitions: int = 2) -> Iterator[Local]:
     async def serve() -> None:
         clock, broker = AdjustableClock(), Broker.default()
         subscription = broker.queue("events/Subscriptions/all")
-        subscription.config = replace(subscription.config, lock_s=60)  # as on Azure
+        subscription.config = replace(subscription.config, lock_s=60)  # the default lock of Azure
         async with (
             CosmosServer(Account(partitions=partitions, clock=clock)) as cosmos,
             ServiceBusServer(broker, port=0) as servicebus,

@@ -32,8 +32,8 @@ class Person(Entity):
 
 def fill(local: Local) -> None:
     """
-    Commit two events for each of three keys. A relay then parks the key `ada` and sends the events of the others. All leases are moved to
-    the newest change.
+    Commit two events for each of three keys. A relay then parks the key `ada` and sends the events of the other keys.
+    All leases are moved to the newest change.
     """
     local.on_database(_commit)
     local.on_database(_relay)

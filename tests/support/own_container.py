@@ -39,7 +39,7 @@ class Order(Entity):
 
 
 async def create_container(client: CosmosClient, database: str) -> CosmosStore:
-    """Create the container and return a store for it."""
+    """Create the container `orders`, which has a hierarchical partition key, and return a store for it."""
     await client.get_database_client(database).create_container(NAME, PartitionKey([*PATHS]), default_ttl=-1)
     return await open_store(client, database, NAME)
 

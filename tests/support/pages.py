@@ -51,7 +51,7 @@ _NEEDS = re.compile(r"# [Nn]eeds .+")
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*([^\s#]+)", re.MULTILINE)
 _CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
 _NEXT_BLOCK = "=== next block ==="
-_TIMEOUT_S = 500  # after so many seconds a page counts as hanging; no page takes a tenth of that
+_TIMEOUT_S = 500  # a page that takes longer counts as hanging; no page takes a tenth of this time
 # `set -m` starts the background command in a process group of its own, because a background command in the script's group ignores SIGINT.
 # The log file is emptied first. Otherwise grep might read the log of the previous background command.
 _START = """
@@ -64,7 +64,7 @@ set +m
 trap 'kill -KILL -- -$until_ctrl_c 2> /dev/null || true' EXIT
 until grep -q Ctrl-C $until_ctrl_c_log; do kill -0 $until_ctrl_c || {{ cat $until_ctrl_c_log >&2; exit 1; }}; sleep 0.1; done
 cat $until_ctrl_c_log"""
-# Exit code 130 is allowed: a program that does not handle SIGINT, such as make, ends with it.
+# Allow exit code 130: a program that does not handle SIGINT, such as make, ends with this code.
 _END = """
 kill -INT -- -$until_ctrl_c
 wait $until_ctrl_c || test $? -eq 130 || { cat $until_ctrl_c_log >&2; exit 1; }"""
@@ -124,7 +124,7 @@ def set_up(clone: Path) -> None:
     for path in Path(sys.prefix).iterdir():
         if path.name != ".installed":
             (clone / ".venv" / path.name).symlink_to(path)
-    # The links have to be newer than the requirements. Otherwise make would install into the linked environment.
+    # If this file were older than the requirements, make would install again, through the links, into the environment of this process.
     (clone / ".venv/.installed").touch()
 
 
@@ -172,7 +172,7 @@ def follow(
         stdout, stderr = process.communicate()
         return [f"nothing moves after {_TIMEOUT_S} s, behind:\n{stdout}\n{stderr}"]
     finally:
-        with contextlib.suppress(ProcessLookupError):  # no process was left running
+        with contextlib.suppress(ProcessLookupError):  # raised if all processes have ended
             os.killpg(process.pid, signal.SIGKILL)
     printed = stdout.split(f"{_NEXT_BLOCK}\n")
     if process.returncode:

@@ -81,7 +81,7 @@ class World:
         self.keys = ParkedKeys(self.parked, self.handling.release, scope=self.handling.scope)
 
     async def run(self, until: Callable[[], bool] | None = None, *, seconds: float = 600) -> None:
-        """Run the consumer until no message waits, or until the condition `until` holds. Fail after so many seconds of virtual time."""
+        """Run the consumer until no message waits, or until the condition `until` holds. Fail after `seconds` of virtual time."""
         processor = SessionProcessor(
             self.subscription,
             self.handling,

@@ -65,7 +65,7 @@ class WorkerProcess:
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(HUNG_SECONDS):
-            await self.following  # read the whole log first, then report how the process ended
+            await self.following  # read the whole log before the process counts as ended
             return await self.process.wait()
 
     @property
@@ -161,7 +161,8 @@ async def opened_site(*, partitions: int = 1) -> AsyncIterator[Site]:
     ):
         await provision(cosmos.connection_string)
         container = client.get_database_client("contacts").get_container_client("data")
-        # This block is inside the one with the emulators, so that the processes end before the emulators stop.
+        # This block is inside the block with the emulators, so that the processes end before the emulators
+        # stop.
         async with AsyncExitStack() as workers:
             yield Site(
                 cosmos=cosmos,
@@ -201,7 +202,7 @@ async def eventually(url: str, fact: Callable[[int, str], bool], *, within: floa
                     return body
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"not so within {within} s: {url} answered {status} {body}") from None
+        raise AssertionError(f"After {within} s, {url} still answered {status} {body}") from None
 
 
 def json_of(body: str) -> dict[str, object]:

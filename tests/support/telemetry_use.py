@@ -39,7 +39,7 @@ RECORDS = tuple(record for kind in records.KINDS for record in examples(kind))
 
 
 def used(telemetry: Telemetry) -> None:
-    """Make every instrument of a worker measure something."""
+    """Record a value with every instrument of a worker's telemetry, so that all of its metrics are exported."""
     lag = LeaseLag(lease=status().lease, token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
     vitals = WorkerVitals(
         worker_settings(stalled_seconds=86_400), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)

@@ -27,7 +27,7 @@ needs_tlc = pytest.mark.skipif(TLC is None, reason="needs Java, and the jar that
 
 _AT_ONCE, _SHOWN = 2, 8
 _MOST_LINES = (
-    4000  # about so many lines are checked in one run of TLC, because each run takes a second to start
+    4000  # TLC checks about this number of lines in one run, because each run takes a second to start
 )
 _REACHED = re.compile(r'<<"reached", (\d+), (\d+), (TRUE|FALSE)>>')
 Lines = Sequence[Mapping[str, Any]]
@@ -49,7 +49,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result for a trace. `refused` says why the model does not allow the trace, with its last lines. It is None if it does."""
+    """The result for a trace. `refused` says why the model does not allow the trace, with its last lines; None if it allows the trace."""
 
     trace: Trace
     refused: str | None
@@ -64,7 +64,8 @@ def check(traces: Sequence[Trace], tlc: Tlc) -> list[Verdict]:
         text = f"---- MODULE Recorded ----\nTraces == <<\n{recorded}>>\n====\n"
         Path(folder, "Recorded.tla").write_text(text)
         ended = tlc.run(traces[0].module, tuned=(*SHORT_RUN, "-Xmx1g"), folder=Path(folder), temporary=folder)
-    if ended.returncode and len(traces) > 1:  # one faulty trace must not hide the verdicts on the others
+    # If TLC fails, check each trace alone, so that a faulty trace does not hide the verdicts on other traces.
+    if ended.returncode and len(traces) > 1:
         return [verdict for trace in traces for verdict in check([trace], tlc)]
     reached = dict.fromkeys(range(1, len(traces) + 1), 0)
     broken = set[int]()
@@ -106,7 +107,7 @@ def _batches(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
 
 
 def _why(trace: Trace, reached: int, is_broken: bool, output: str) -> str | None:
-    """Return why the model does not allow a trace of which TLC reached this line. Return None if it allows the whole trace."""
+    """Return why the model does not allow a trace that TLC followed up to the line `reached`; None if it allows the trace."""
     if not reached:
         return output[-3000:]
     if is_broken:

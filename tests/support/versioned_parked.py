@@ -20,7 +20,7 @@ class StoreFault(StrEnum):
     LOST = "lost"
     ACK_LOST = "ack-lost"
     LATE = "late"
-    ECHO = "echo"  # the client sends the write twice, and the second one is refused because the first took effect
+    ECHO = "echo"  # the client sends a write twice, and the second is refused because the first took effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Link:
     The link of one program to the parked store.
 
     seconds: how long each request and each answer takes.
-    behind: how many seconds ago the version was current that reads return.
+    behind: by how many seconds the versions that reads return are out of date.
     faults: the faults of successive writes.
     """
 
@@ -55,8 +55,8 @@ class Session(MemoryParked):
     """
     The ParkedStore of one program, with session consistency.
 
-    Point reads see the program's own writes, and the documents because of which a write was refused. A list of a partition key is not older
-    than the last point read of this key.
+    A read of one document sees the program's own writes, and the document because of which a write was refused. A list
+    of the documents of a partition key is not older than the last read of one document of this key.
     """
 
     def __init__(self, service: Service, link: Link) -> None:
@@ -80,7 +80,7 @@ class Session(MemoryParked):
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         await asyncio.sleep(self._link.seconds)
-        limit = min(limit, 3)  # short lists, as where events are large
+        limit = min(limit, 3)  # return few events at once, as Cosmos DB does if events are large
         return await super().queue(partition_key, epoch=epoch, first=first, limit=limit)
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
