@@ -24,8 +24,8 @@ from cosmos_outbox.retries import Backoff
 
 async def main(connection_string: str, name: str, sink_path: str) -> None:
     """Process changes until SIGTERM."""
-    # A single write of a short line in append mode is atomic. So the order of the lines is the order in which the workers
-    # handled the changes.
+    # All workers append to one file. A write of a short line in append mode is atomic, so the lines are in
+    # the order in which the workers handled the changes.
     sink = os.open(sink_path, os.O_WRONLY | os.O_APPEND)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -62,7 +62,7 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # collecting garbage in all modules at the end would take a fifth of a second
+    gc.freeze()  # without this, the collection of garbage at the end takes a fifth of a second
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("azure").setLevel(logging.ERROR)
     asyncio.run(main(*sys.argv[1:]))

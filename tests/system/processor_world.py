@@ -69,7 +69,7 @@ class World:
 
     async def recreate(self) -> None:
         """
-        Delete the monitored container and create it again. Changes written before no longer have to arrive.
+        Delete the monitored container and create it again. Changes that were written before need not arrive any more.
         """
         await self._database.delete_container("data")
         await self._database.create_container("data", PartitionKey("/partitionKey"))
@@ -155,7 +155,7 @@ async def a_world(directory: Path) -> AsyncIterator[World]:
         ControlServer(cosmos, Broker.default(), clock=clock) as controlled,
         open_cosmos_client(connection_string=cosmos.connection_string) as client,
         aiohttp.ClientSession(controlled.url, raise_for_status=True) as control,
-        # The workers are the last to start, so they end before the server that they use.
+        # The workers stand last, so they end first, before the server that they use.
         Children(directory, grace_seconds=HUNG_SECONDS) as children,
     ):
         database = await client.create_database("db")

@@ -15,8 +15,8 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
-# With this seed, the 8 s contain a kill, a freeze past the expiry of leases, splits, a hot partition, an outage of the
-# broker, and the deletion of all leases.
+# With this seed, the 8 s contain a kill, a freeze for longer than leases last, splits, a hot partition, an
+# outage of the broker, and the deletion of all leases.
 SEED = 3922
 
 

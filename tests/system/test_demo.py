@@ -135,15 +135,13 @@ async def test_the_commands_that_the_running_stack_suggests_work(tmp_path):
     process = await start("run", "--port", "0", temporary=tmp_path)
     try:
         told = await read_until("Ctrl-C stops everything", process)
-        # The output has each suggested command as an indented paragraph.
-        _, create, split, look = (
-            part for part in told.split("\n\n") if part.startswith("  ")
-        )  # the pages first
+        # Each suggested command is an indented paragraph of the output. The first such paragraph lists pages.
+        _, create, split, look = (part for part in told.split("\n\n") if part.startswith("  "))
         assert "201 Created" in await run_in_shell(create)
         await read_until("received ContactCreatedEvent of contact", process)
         assert "children" in await run_in_shell(split)
-        await run_in_shell(look)  # its exit code is not 0 if there is a problem
-    finally:  # also after a failed assertion, because the processes would otherwise never end
+        await run_in_shell(look)  # fails if this command reports a problem, by another exit code than 0
+    finally:  # end the processes after a failed assertion too, because they run until Ctrl-C
         process.send_signal(signal.SIGINT)
         _, errors = await process.communicate()
     assert (0, b"") == (process.returncode, errors)

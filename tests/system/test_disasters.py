@@ -67,7 +67,7 @@ class Place:
         return self.bus.stats()["topics"][self.name]
 
     def sent(self) -> int:
-        """Return how many messages the topic has accepted, including those that it dropped as duplicates."""
+        """Return how many messages the topic has accepted, including messages that it dropped as duplicates."""
         return int(self.topic["published"] + self.topic["duplicates"])
 
     def command(self, *arguments: str, code: int = 0) -> str:
@@ -136,7 +136,7 @@ class Place:
 
     def break_link(self) -> None:
         """
-        Detach the sender at its next message, before that is stored. Only a link that is opened again presents its token again.
+        Detach the sender at its next message, before the message is stored. So the sender opens a new link, and presents its token again.
         """
         self.bus.add_fault({"action": "detach-before-store", "entity": self.name, "count": 1})
 
@@ -147,7 +147,7 @@ class Place:
         }
 
     def relay(self, sent: int) -> None:
-        """Run a worker until the topic has accepted so many messages in all."""
+        """Run a worker until the topic has accepted `sent` messages in all."""
         self.work(lambda worker: self.sent() >= sent)
         assert sent == self.sent()
 
@@ -200,7 +200,7 @@ def test_after_the_loss_of_the_leases_events_are_sent_again_as_duplicates(place:
     assert 6 == place.topic["published"]
 
 
-def test_after_the_loss_of_leases_that_began_at_now_waiting_events_are_sent(place: Place):
+def test_waiting_events_are_sent_after_leases_that_began_at_now_were_lost(place: Place):
     """When leases that began at "now" are lost, the container is read from its beginning."""
     place.environment |= {"OUTBOX_START": "now"}
     place.commit("before the first worker")
@@ -217,9 +217,8 @@ def test_after_the_loss_of_leases_that_began_at_now_waiting_events_are_sent(plac
     place.relay(1)
     place.commit("2", "3")
     place.lose("leases", "/id")
-    place.work(
-        lambda worker: place.topic["published"] >= 4
-    )  # the whole container is read, so sent events are sent again
+    # The worker reads the whole container, so it sends events again that it had sent.
+    place.work(lambda worker: place.topic["published"] >= 4)
     assert 1 == place.topic["duplicates"]
 
 
@@ -230,14 +229,15 @@ def test_a_renamed_processor_reports_the_unsent_events_of_its_old_name(
     place.relay(1)
     place.commit("2", "3")
     assert "other-processors" not in place.findings(code=4), "the events wait for this one, without a worker"
-    place.cosmos.advance(60)  # a moment counts as its whole second
+    # The new leases start from the current time. Move the clock, so that this is later than the events' times, in whole seconds.
+    place.cosmos.advance(60)
     place.environment |= {"OUTBOX_PROCESSOR_NAME": "renamed", "OUTBOX_START": "now"}
     place.work(lambda worker: any("OUTBOX_PROCESSOR_NAME" in one.said for one in worker.snapshot().causes()))
     assert "other-processors" in place.findings(code=4)
     place.environment |= {"OUTBOX_PROCESSOR_NAME": "outbox"}
     place.relay(3)
     place.environment |= {"OUTBOX_PROCESSOR_NAME": "renamed"}
-    place.command("doctor", code=1)  # of its leases, which have no worker
+    place.command("doctor", code=1)  # `doctor` finds that the leases of "renamed" have no worker
 
 
 def test_a_reset_of_the_leases_recovers_from_a_failover_that_lost_writes(place: Place):
@@ -259,13 +259,14 @@ def test_a_reset_of_the_leases_recovers_from_a_failover_that_lost_writes(place: 
 
 def test_a_restored_container_is_read_from_its_beginning(place: Place):
     """
-    A restored container has another resource id, so the leases and parked keys of the old one do not belong to it.
+    A restored container has another resource id, so the leases and parked keys of the old container do not belong to
+    it.
     """
     place.commit("1", "2")
     place.relay(2)
     place.command("parked", "park", "k", "--reason", "by hand", "--yes")
     place.lose("data", "/partitionKey")
-    place.commit("1")  # what the restore has; the other came later
+    place.commit("1")  # the restored container has only event 1, because event 2 was written after the backup
     place.relay(3)
     assert 1 == place.topic["duplicates"]
     assert "strange-parked-keys" in place.findings(code=1)
@@ -274,7 +275,7 @@ def test_a_restored_container_is_read_from_its_beginning(place: Place):
 @pytest.mark.parametrize(("killed", "read"), [(True, 1), (False, 0)])
 def test_a_start_of_now_reads_a_recreated_container_from_its_beginning(place: Place, killed: bool, read: int):
     """
-    A worker knows by an old heartbeat that the container was recreated: heartbeats name it without its resource id.
+    An old heartbeat proves to the worker that the container existed before, because heartbeats have its name and not its resource id.
     """
     place.environment |= {"OUTBOX_START": "now"}
 
@@ -355,7 +356,7 @@ def test_no_event_is_lost_while_a_credential_has_expired(place: Place, caplog: p
 
 def test_keys_can_be_rotated_while_the_api_and_the_workers_go_on(place: Place):
     """
-    Cosmos DB and Service Bus have two keys each, so that an old and a new one are valid at the same time.
+    Cosmos DB and Service Bus have two keys each, so that an old and a new key are valid at the same time.
     """
 
     async def rotate() -> None:
@@ -388,8 +389,8 @@ def test_a_worker_with_a_revoked_key_is_unready_until_it_gets_the_other_key(
 
     async def revoke() -> None:
         async with place.worker() as worker:
-            # The test waits for the checkpoint too, because an event that was sent but not checkpointed would be sent again,
-            # and the topic would drop it as a duplicate.
+            # Wait for the send and for the checkpoint. Without a checkpoint, the worker would send the event again later, and the
+            # topic would drop it as a duplicate.
             await until_so(lambda: place.sent() == 1 and nothing_waits(worker))
             getattr(place, service).regenerate_key("primary")
             place.break_link()
@@ -428,7 +429,7 @@ def test_a_worker_names_an_unavailable_service_and_goes_on_afterwards(
             await until_so(lambda: place.sent() >= 2 and not worker.snapshot().unready)
 
     asyncio.run(leave())
-    gc.collect()  # so that the warning of a socket that the SDK left open comes in this test, not in a later one
+    gc.collect()  # otherwise a later test would get the warning about a socket that the SDK left open
     assert 2 == place.topic["published"]
 
 

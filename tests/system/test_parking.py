@@ -1,5 +1,6 @@
 """
-Tests of parking with real processes: one worker parks a key, the next knows it, and it is released while events arrive.
+Tests of parking with real processes: a worker parks a key, the next worker knows this, and the key is released under
+load.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ async def test_storms_of_refusals_and_lost_connections_lose_no_change(world: Wor
         {"operation": "changefeed", "drop": True, "when": "after", "count": 5},
         {"operation": "replace", "drop": True, "count": 4},
         {"operation": "replace", "drop": True, "when": "after", "count": 4},
-        {"operation": "changefeed", "delay_s": 1.5, "count": 2},  # past the read timeout
+        {"operation": "changefeed", "delay_s": 1.5, "count": 2},  # the delay exceeds the read timeout
     ]
     async with asyncio.TaskGroup() as group:
         group.create_task(world.write(300))
@@ -86,7 +86,7 @@ async def test_storms_of_refusals_and_lost_connections_lose_no_change(world: Wor
     assert [] == world.out_of_order()
 
 
-async def test_handing_over_leases_causes_no_change_to_be_handled_twice(world: World):
+async def test_no_change_is_handled_twice_when_leases_are_handed_over(world: World):
     first = await world.start("a", expiration_seconds=60)
     await owned_by(world, "a")
     async with asyncio.TaskGroup() as group:

@@ -62,12 +62,13 @@ async def test_workers_read_a_container_that_was_recreated_while_they_were_froze
     workers = await started(world, "a", "b")
     await world.write(100)
     await until(world.all_arrived)
-    # The workers are frozen, because a worker that sends a request while the container does not exist ends with an error, as
-    # it should.
+    # Freeze the workers: a worker that sends a request while the container does not exist ends with an error,
+    # as it should.
     for worker in workers:
         os.killpg(worker.pid, signal.SIGSTOP)
     await world.recreate()
-    # There are not more changes than before. So if the workers kept their old positions, they would read none of them.
+    # Write no more changes than the old container had. If the workers kept their old positions, they would
+    # read no change.
     await world.write(100)
     for worker in workers:
         os.killpg(worker.pid, signal.SIGCONT)

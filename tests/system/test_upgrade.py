@@ -69,12 +69,14 @@ def older(tmp_path: Path) -> dict[str, str]:
     metadata = tmp_path / f"worker/cosmos_outbox_worker-{says}.dist-info/METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: cosmos-outbox-worker\nVersion: {says}\n")
-    # PYTHONSAFEPATH keeps the current folder out of the import path, because this version lies there.
+    # PYTHONSAFEPATH removes the current folder from the import path, because this version's code is there.
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tmp_path}:{tmp_path}/worker"}
 
 
 class Upgrade:
-    """Workers of both versions on one outbox, and the number of committed events of each key."""
+    """
+    Workers of the previous release and of this version on one outbox, and the number of committed events of each key.
+    """
 
     def __init__(self, site: Site, older: dict[str, str]) -> None:
         self.site, self.older = site, older
@@ -139,8 +141,8 @@ class Upgrade:
 
 @pytest.fixture
 async def upgrade(older: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Upgrade]:
-    # On Azure, the name of the endpoint begins with the name of the account, and so it does here. Before 0.1.0, the ids of
-    # leases on an emulator had another host.
+    # On Azure, the host name of the endpoint begins with the name of the account. So the account of the host 127.0.0.1 is named
+    # "127" here. Before 0.1.0, the ids of leases on an emulator had another host.
     monkeypatch.setattr(Account, "name", "127")
     async with opened_site(partitions=PARTITIONS) as site:
         yield Upgrade(site, older)
@@ -149,7 +151,7 @@ async def upgrade(older: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Asy
 async def test_workers_of_the_previous_release_and_of_this_version_share_the_work(
     upgrade: Upgrade,
 ):
-    """Workers of both releases share the leases, and either may end while the other goes on."""
+    """Workers of both releases share the leases. Each may end while the worker of the other release goes on."""
     old = await upgrade.start("old", old=True)
     await upgrade.commit("large", 1, size=TOO_LARGE)
     await old.said("KeyParked")
