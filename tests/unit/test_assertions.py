@@ -1,5 +1,5 @@
 """
-The assertions of the testing kit: which events and messages count as equal, and what the failure says otherwise.
+The assertions of the testing kit: which events and messages count as equal, and what a failed assertion says.
 """
 
 from __future__ import annotations

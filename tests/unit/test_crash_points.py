@@ -1,5 +1,6 @@
 """
-Crash points find mistakes: eight are planted in the project `examples/orders`, each in code or an adapter that a user could write.
+Crash points, which kill a process before or after a call, find mistakes: eight mistakes are planted in the project `examples/orders`,
+each in code or an adapter that a user could write.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from tests.support.effort import QUICK
 from tests.support.pages import ROOT
 from tests.support.patience import HUNG_SECONDS
 
-sys.path.append(str(ROOT / "examples/orders"))  # a project of its own
+sys.path.append(str(ROOT / "examples/orders"))  # the example is a separate project
 
 from orders import Order, OrderPaid, OrderPlaced, connect, pay_order, place_order
 from shipping import Shipment, ship, shipping
 
-A_WHILE = 0.0005  # shorter than a worker takes to find that nothing waits
+A_WHILE = 0.0005  # a delay in seconds, shorter than the time that a worker without events needs to end
 Scenario = Callable[..., Awaitable[None]]
 
 
@@ -68,7 +69,9 @@ def nothing_can_be_shipped() -> Consumer:
 
 
 class Wrapped:
-    """Wraps a port. Subclasses override single calls."""
+    """
+    Wraps a port of the harness, such as a store or a publisher. Subclasses plant a mistake in single calls.
+    """
 
     def __init__(self, port):
         self.port = port
@@ -291,7 +294,7 @@ def listed() -> Iterator[ChosenPoints]:
 @pytest.mark.parametrize("scenario", MISTAKES, ids=lambda scenario: scenario.__name__)
 async def test_a_planted_mistake_is_found_at_its_first_crash_point(scenario: Scenario, listed: ChosenPoints):
     """
-    In the quick profile, only this crash point is played, so the test does not show that it is the first one.
+    With `make test-unit`, only the expected crash point is played. That does not show whether an earlier point finds the mistake too.
     """
     point, said = MISTAKES[scenario]
     if QUICK and "#" in point:
@@ -361,7 +364,7 @@ async def test_a_crash_point_that_not_every_run_reaches_is_tried_again(listed: C
     async def scenario(harness: OutboxHarness) -> None:
         nonlocal runs
         runs += 1
-        if runs % 2:  # the first run, without a crash, makes the call
+        if runs % 2:  # only the first, third, fifth … run makes the commit that can crash
             await an_order(harness)
 
     await scenario()
@@ -370,7 +373,7 @@ async def test_a_crash_point_that_not_every_run_reaches_is_tried_again(listed: C
     assert {"ok"} == {*points.values()}
 
 
-async def test_a_crash_point_of_the_test_itself_that_is_never_reached_again_is_a_failure(
+async def test_a_test_fails_if_further_runs_never_reach_its_own_crash_point(
     listed: ChosenPoints,
 ):
     runs = 0
@@ -388,14 +391,14 @@ async def test_a_crash_point_of_the_test_itself_that_is_never_reached_again_is_a
     assert runs == 1 + 10 * len(failed.failures)
 
 
-async def test_a_crash_point_of_a_worker_that_is_never_reached_again_is_a_warning(listed: ChosenPoints):
+async def test_a_crash_point_that_a_worker_never_reaches_again_gives_a_warning(listed: ChosenPoints):
     runs = 0
 
     @crash_points(given=an_order)
     async def scenario(harness: OutboxHarness) -> None:
         nonlocal runs
         runs += 1
-        if runs > 1:  # the worker finds nothing to send
+        if runs > 1:  # lose the event in later runs, so that the worker has nothing to send
             harness.container.lose("0", 1)
         await harness.relay_all()
 

@@ -14,7 +14,7 @@ from cosmos_outbox.event_loop import end, within
 
 
 async def lose(cancellations: int) -> str:
-    """Wait for ever, but swallow this number of cancellations and return then."""
+    """Swallow this number of cancellations, and return after the last one."""
     for _ in range(cancellations):
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
@@ -26,11 +26,11 @@ async def wait_through(cancellations: int) -> None:
     await asyncio.Event().wait()
 
 
-async def test_within_returns_the_answer_of_a_call() -> None:
+async def test_a_call_with_a_time_limit_returns_its_answer() -> None:
     assert "went on" == await within(1, lose(0))
 
 
-async def test_within_raises_the_error_of_a_call() -> None:
+async def test_a_call_with_a_time_limit_raises_its_error() -> None:
     async def fail() -> None:
         raise ValueError("broken")
 
@@ -39,7 +39,7 @@ async def test_within_raises_the_error_of_a_call() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
-async def test_within_ends_a_call_without_an_answer_although_it_swallows_cancellations(lost: int) -> None:
+async def test_a_time_limit_ends_a_call_that_swallows_cancellations(lost: int) -> None:
     before = asyncio.all_tasks()
     with pytest.raises(TimeoutError):
         await within(5, wait_through(lost))
@@ -47,7 +47,7 @@ async def test_within_ends_a_call_without_an_answer_although_it_swallows_cancell
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
-async def test_a_caller_of_within_is_cancelled_although_its_call_swallows_cancellations(lost: int) -> None:
+async def test_a_task_is_cancelled_although_the_call_that_it_awaits_swallows_cancellations(lost: int) -> None:
     for call in (lose(lost or 1), wait_through(lost)):
         caller = asyncio.create_task(within(60, call))
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def test_a_caller_of_within_is_cancelled_although_its_call_swallows_cancel
         assert caller.cancelled()
 
 
-async def test_end_ignores_the_errors_of_cancelled_tasks() -> None:
+async def test_ending_tasks_ignores_the_errors_that_they_raise_when_cancelled() -> None:
     async def fail() -> None:
         try:
             await asyncio.Event().wait()

@@ -23,7 +23,7 @@ from tests.support.event_documents import event
 
 HOUR = timedelta(hours=1)
 LATER = NOON + HOUR
-EAST = datetime.fromisoformat("2026-01-01T14:00:00+01:00")  # the same moment elsewhere
+EAST = datetime.fromisoformat("2026-01-01T14:00:00+01:00")  # the moment LATER, in another time zone
 
 
 class Opened(DomainEvent):
@@ -72,7 +72,7 @@ async def arrived(harness: OutboxHarness) -> list[str]:
 async def test_an_event_for_later_is_received_at_its_time(
     harness: OutboxHarness,
 ):
-    """Events that were recorded after it arrive before it."""
+    """Events that were recorded after the event for later are received before it."""
     handled, desk = [], Consumer("desk")
 
     @desk.on(Reminded)
@@ -233,7 +233,7 @@ def sent(**meta: Any) -> OutboundMessage:
     ],
 )
 def test_a_delivery_time_that_another_program_stored_is_used(stored: Any, time: Any):
-    """An event with an invalid time is sent for at once."""
+    """The test also checks that an event whose stored delivery time is invalid is received at once."""
     message = sent(deliverAt=stored)
     assert time == message.deliver_at
     assert sent().properties == message.properties
@@ -242,7 +242,9 @@ def test_a_delivery_time_that_another_program_stored_is_used(stored: Any, time: 
 
 
 async def test_the_document_of_an_event_for_later_has_its_time_in_utc(harness: OutboxHarness):
-    """Its time to live counts from the delivery time."""
+    """
+    The time to live of the document counts from the delivery time, so that the event does not expire before.
+    """
     async with harness.outbox.unit_of_work() as uow:
         case = uow.repository(Case).create(Case(id="c"))
         case.record(Reminded(id="r", created_at=EAST), deliver_at=EAST)

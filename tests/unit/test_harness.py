@@ -13,7 +13,7 @@ from cosmos_outbox_testing import Call, OutboxHarness, Stuck
 from tests.support.orders import OrderPlaced, place
 
 
-@pytest.mark.looptime(False)  # as in a project that has no virtual time
+@pytest.mark.looptime(False)  # as in a project whose tests have no virtual time
 async def test_relay_all_returns_the_messages_that_it_relayed():
     harness = OutboxHarness()
     assert [] == await harness.relay_all()
@@ -94,7 +94,7 @@ def invoicing() -> Consumer:
 
 
 async def test_a_consumer_in_the_harness_handles_each_message_once():
-    """It parks the messages that fail."""
+    """The test also checks that a message whose handler always fails is parked, without pauses between the attempts."""
     harness, consumer = OutboxHarness(), invoicing()
     await place(harness.outbox, "o1")
     await place(harness.outbox, "o2", total=-1)
@@ -103,7 +103,7 @@ async def test_a_consumer_in_the_harness_handles_each_message_once():
     assert {Complete()} == {
         one.settlement for one in await harness.consume_all(consumer, allow_failures=True)
     }
-    assert asyncio.get_running_loop().time() - began < 0.1  # virtual: without the pauses between attempts
+    assert asyncio.get_running_loop().time() - began < 0.1  # the harness skips the pauses between attempts
     invoices = [one["data"]["orderId"] for one in harness.container.documents() if one["type"] == "invoice"]
     assert ["o1"] == invoices
     assert 2 == sum(document["type"] == "parkedEvent" for document in harness.parked.documents())
@@ -124,7 +124,7 @@ async def test_a_consumer_that_was_killed_before_a_settlement_continues_after_a_
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1):
             await killed.consume_all(consumer)
-    await killed.subscriptions["invoicing"].subscription.accept(1)  # its lock is left behind
+    await killed.subscriptions["invoicing"].subscription.accept(1)  # leaves a locked session, as a crash does
     began = asyncio.get_running_loop().time()
     settled = await killed.restarted().consume_all(consumer)
     assert asyncio.get_running_loop().time() - began < 1

@@ -1,5 +1,5 @@
 """
-A consumer in the harness without an outbox: messages that a test delivers, the outcome of each delivery, and what an operator does.
+Tests of a harness that has a consumer and no outbox: a test delivers messages, checks each delivery's outcome, and acts as an operator.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def test_each_delivery_in_the_harness_has_an_outcome():
 
 
 @pytest.mark.parametrize("key", [("t1", "ada"), 5, True, "o1"])
-async def test_deliver_takes_any_partition_key(key: PartitionKey):
+async def test_harness_deliver_takes_any_partition_key(key: PartitionKey):
     harness, consumer = OutboxHarness(), invoicing(partition_key=lambda message: "o1")
     for total in (1, -1):
         harness.deliver(consumer, OrderPaid(order_id="o1", total=total), key=key)
@@ -70,7 +70,7 @@ async def test_a_failed_message_holds_its_key_in_the_harness_until_a_release():
     assert {"o1": [one.message.message_id for one in deliveries[:3]]} == {
         key: [message.message_id for message in messages] for key, messages in waiting.items()
     }
-    assert {} == await harness.parked_messages()  # of the worker
+    assert {} == await harness.parked_messages()  # the worker itself parked nothing
     assert not (await harness.release("o1", consumer)).handed_back
     assert (await harness.release("o1", consumer, total=1)).handed_back
     assert {} == await harness.parked_messages(consumer)
@@ -78,7 +78,7 @@ async def test_a_failed_message_holds_its_key_in_the_harness_until_a_release():
 
 
 async def test_consume_all_raises_the_error_of_a_failed_handler():
-    """A test can pass `allow_failures=True`."""
+    """A test that expects failures can pass `allow_failures=True`."""
     harness, consumer = OutboxHarness(), invoicing()
     for total in (-1, 2):
         harness.deliver(consumer, OrderPaid(order_id="o1", total=total), key="o1")
@@ -89,7 +89,7 @@ async def test_consume_all_raises_the_error_of_a_failed_handler():
 
 
 async def test_relay_all_raises_the_reason_of_a_refused_message():
-    """It does not raise if the test asked for the refusal with `fail`."""
+    """`relay_all` raises nothing if the test itself asked for the refusal with `harness.fail`."""
     harness = OutboxHarness()
     refusing = True
 
@@ -105,7 +105,7 @@ async def test_relay_all_raises_the_reason_of_a_refused_message():
     ) as told:
         await harness.relay_all()
     assert isinstance(told.value.__cause__, MessageRejected)
-    assert [] == await harness.relay_all()  # nothing more became of them
+    assert [] == await harness.relay_all()  # each refusal is raised only once
 
     await place(harness.outbox, "o3")
     harness.fail("send", "lost_answer")  # no refusal
@@ -119,7 +119,7 @@ async def test_relay_all_raises_the_reason_of_a_refused_message():
     async with harness.outbox.unit_of_work() as uow:
         uow.record(OrderPaid(order_id="o2", total=1), about=uow.save({"id": "d", "partitionKey": "o2"}))
         await uow.commit()
-    assert [] == await harness.relay_all()  # it is held behind what the test had refused
+    assert [] == await harness.relay_all()  # the event is held behind the refused event of its key
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["of the harness", "of the consumer"])
@@ -143,7 +143,7 @@ async def test_a_message_without_an_id_is_dead_lettered_in_the_harness():
     assert isinstance(refused.settlement, DeadLetter)
 
 
-async def test_a_cloud_event_without_a_message_id_has_an_outcome_too():
+async def test_a_consumer_handles_or_parks_a_cloud_event_without_a_message_id():
     harness, consumer = OutboxHarness(), invoicing()
     for total in (5, -1):
         data = OrderPaid(order_id="o1", total=total).payload()
@@ -154,7 +154,7 @@ async def test_a_cloud_event_without_a_message_id_has_an_outcome_too():
     assert [5] == totals(harness.container)
     assert (
         await harness.release("o1", consumer, total=1)
-    ).handed_back  # a field of the event, not of its envelope
+    ).handed_back  # `total` is a field of the event, and not of its CloudEvents envelope
     assert [5, 1] == totals(harness.container)
 
 
@@ -191,7 +191,7 @@ async def test_the_stuck_error_names_a_handler_that_blocks_the_event_loop(
 async def test_a_message_to_be_tried_later_waits_for_the_clock_of_the_harness(
     sessions: bool,
 ):
-    """It is parked after `longest_wait`."""
+    """The test also checks that the message is parked after `longest_wait`."""
     # This clock does not move by itself. With the system's clock, a busy machine could reach the time of the next attempt.
     harness, away = OutboxHarness(clock=Clock(NOON)), [True]
     consumer = Consumer("charges", waits_for=TimeoutError, longest_wait=timedelta(hours=1), attempts=1)
@@ -225,7 +225,7 @@ async def test_a_message_to_be_tried_later_waits_for_the_clock_of_the_harness(
     assert ["o1"] == list(await harness.parked_messages(consumer))
 
 
-async def test_each_waiting_key_is_called_once_although_handlers_advance_the_clock():
+async def test_a_handler_that_advances_the_clock_is_called_once_for_each_waiting_key():
     harness, consumer, called = OutboxHarness(), Consumer("charges"), list[str | None]()
 
     @consumer.on(OrderPaid)

@@ -1,4 +1,4 @@
-"""Faults that a test gives to the harness by name: what the library does about each of them."""
+"""Faults that a test sets in the harness by name, and what the library does about each of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("operation", "fault"), HARMLESS)
-async def test_a_passing_fault_does_not_change_messages_and_effects(operation: str, fault: str):
+async def test_a_temporary_fault_changes_neither_messages_nor_effects(operation: str, fault: str):
     harness, consumer = OutboxHarness(), invoicing()
     harness.fail(operation, fault)
     if operation == "park":
@@ -94,18 +94,18 @@ async def test_a_lasting_fault_ends_a_commit_with_its_error(fault: str, error: t
 async def test_relay_all_raises_stuck_if_the_checkpoint_cannot_be_written():
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
-    harness.fail("lease", "unavailable", times=None, skip=1)  # all but the taking of the lease
+    harness.fail("lease", "unavailable", times=None, skip=1)  # the first write takes the lease
     with pytest.raises(Stuck, match="checkpoint"):
         await harness.relay_all()
 
-    assert [] == await harness.restarted().relay_all()  # it sends them again, which the topic notices
+    assert [] == await harness.restarted().relay_all()  # the topic drops the events that are sent again
 
 
 @pytest.mark.parametrize(
     ("operation", "fault"),
     [("lease", "conflict"), ("park", "slow"), ("settle", "lock_lost"), ("feed", "unavailable")],
 )
-async def test_a_lasting_fault_ends_a_worker_or_consumer_with_stuck(operation: str, fault: str):
+async def test_a_worker_or_consumer_raises_stuck_if_a_fault_does_not_end(operation: str, fault: str):
     harness = OutboxHarness()
     await place(harness.outbox, "o1")
     if operation == "settle":

@@ -89,7 +89,7 @@ def test_a_text_with_another_number_of_key_levels_is_refused(text: str):
 @given(parts)
 @settings(max_examples=examples(300, many=5000))
 def test_the_text_of_a_key_with_one_level_is_parsed_to_the_same_key(key: KeyPart):
-    """The exception is a string that looks like the list of another key, such as "[5]"."""
+    """The only exception is a string that looks like the JSON list of another key, such as "[5]"."""
     named = TENANT.parse(key_text(key))
     assert key_text(key) == key_text(named)
     assert same(key, named) or (isinstance(key, str) and key_text(json.loads(key)[0]) == key)
@@ -101,7 +101,7 @@ def test_the_text_of_a_key_with_one_level_is_parsed_to_the_same_key(key: KeyPart
 @example("a", "b")
 @settings(max_examples=examples(300, many=5000))
 def test_two_different_values_are_two_different_keys(one: KeyPart, other: KeyPart):
-    """They have the same text only if one of them is a string that looks like the list of the other."""
+    """The texts of two different keys may be equal, but only if one key is a string that looks like the JSON list of the other key."""
     assert same(one, other) == (identity(one) == identity(other))
     if not same(one, other) and key_text(one) == key_text(other):
         assert {True, False} == {isinstance(one, str), isinstance(other, str)}
@@ -113,7 +113,7 @@ def test_two_different_values_are_two_different_keys(one: KeyPart, other: KeyPar
 def test_a_key_that_is_written_into_a_document_is_read_from_it(
     key: tuple[KeyPart, ...], stored: dict[str, Any]
 ):
-    """Other fields of the document stay as they are."""
+    """The test also checks that the other fields of the document stay as they are."""
     before = json.dumps(stored)
     fields = THREE.fields(key, stored)
     assert same(key, THREE.key_of(fields))

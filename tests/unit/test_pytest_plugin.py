@@ -150,7 +150,7 @@ def test_each_run_of_a_crash_point_uses_the_projects_container_fixture(tmp_path:
     assert "checkpoint#1:after" in ran.stdout, "the report has the points, from whichever process"
 
 
-def test_a_fault_that_never_struck_is_an_error_of_a_passed_test(tmp_path: Path):
+def test_a_passed_test_gets_an_error_if_its_fault_never_struck(tmp_path: Path):
     ran = run(tmp_path, UNSTRUCK)
     assert "1 failed, 2 passed, 1 error" in ran.stdout, ran.stdout
     assert "fail('send', 'lost_answer', key='o2') never struck." in ran.stdout
@@ -159,7 +159,8 @@ def test_a_fault_that_never_struck_is_an_error_of_a_passed_test(tmp_path: Path):
 def run(tmp_path: Path, project: str, *more: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_project.py").write_text(project)
     options = ["-W", "error", "-p", "no:looptime", "-o", "asyncio_default_fixture_loop_scope=function"]
-    plugin = ["-p", "cosmos_outbox_testing.pytest_plugin"]  # installed, an entry point names it
+    # pytest finds the plugin by itself only if the test kit is installed.
+    plugin = ["-p", "cosmos_outbox_testing.pytest_plugin"]
     return subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-m", "pytest", "-q", *plugin, *options, *more, "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,

@@ -40,7 +40,7 @@ def test_the_document_of_an_entity_has_the_documented_shape():
     } == document_of(Note(id="n", text="x"), version=7)
 
 
-def test_documents_with_the_default_partition_key_path_keep_their_bytes():
+def test_the_json_of_documents_with_the_default_partition_key_path_stays_as_it_is():
     note = Note(id="n", text="x")
     written = json.dumps(document_of(note, version=7), separators=(",", ":"))
     assert written == (
@@ -61,7 +61,7 @@ def restored(document: dict[str, Any]) -> Note:
 
 
 def test_fields_that_other_programs_added_to_an_entity_are_kept():
-    """System fields of Cosmos DB are not written back."""
+    """Only the system fields of Cosmos DB, such as `_ts`, are not written back."""
     note = restored(
         {
             "id": "n",
@@ -123,7 +123,7 @@ def _state(entity: Entity) -> bytes | None:
 
 
 @pytest.mark.parametrize("edit", [{"e_mail": None}, {"wants": True}, {"wants": [1]}, {"wants": 2}], ids=str)
-def test_an_entity_whose_json_changed_has_another_state(edit: dict[str, object]):
+def test_an_entity_counts_as_changed_if_its_json_changed(edit: dict[str, object]):
     subscriber = Subscriber(id="s", e_mail="x@y", wants=1)
     before = _state(subscriber)
     assert before == _state(subscriber)

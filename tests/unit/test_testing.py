@@ -38,7 +38,7 @@ def numbered() -> Callable[[], str]:
     return lambda: f"id-{next(numbers)}"
 
 
-async def test_a_test_can_fix_the_ids_and_times_of_entities_events_and_commits():
+async def test_a_test_can_choose_the_ids_and_times_of_entities_events_and_commits():
     with fixed(now=NOON, ids=numbered()):
         async with Outbox(MemoryContainer()).unit_of_work() as uow:
             order = uow.repository(Order).create(Order())
@@ -56,7 +56,7 @@ def test_a_fixed_clock_can_be_advanced():
         assert [2026, 2027] == [Paid(order="o").created_at.year for _ in range(2)]
 
 
-def test_events_with_equal_content_are_alike():
+def test_the_result_of_like_equals_an_event_with_equal_content():
     order = Order(id="o")
     order.pay()
     assert order.events == (like(Paid(order="o")),)

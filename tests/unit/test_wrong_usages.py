@@ -83,7 +83,8 @@ ROWS: list[Any] = []
 
 def wrong(error: type[BaseException], *fragments: str) -> Callable[[Usage], Usage]:
     """
-    Add a row: a function whose name describes the mistake, the error that it raises, and the words that the error's text contains.
+    Return a decorator that adds a row to the table of mistakes. The decorated function makes the mistake, and its name describes it. It has
+    to raise `error`, with a text that contains the `fragments`.
     """
 
     def added(use: Usage) -> Usage:
@@ -308,13 +309,13 @@ async def a_deletion_of_an_entity_in_place_of_its_id() -> None:
 
 class _Unshown:
     def __repr__(self) -> str:
-        raise AssertionError("asked for its text, which may be long, although nothing is wrong")
+        raise AssertionError("`run` formatted its work as text, although nothing was wrong.")
 
     async def __call__(self, unit_of_work: object) -> int:
         return 5
 
 
-async def test_run_does_not_format_its_work_as_text_without_an_error() -> None:
+async def test_outbox_run_makes_a_text_of_its_function_only_for_an_error() -> None:
     assert await an_outbox().run(_Unshown()) == 5
 
 
@@ -413,11 +414,11 @@ async def test_the_error_of_a_wrong_usage_says_what_to_do(
 
 
 async def test_correct_usages_that_look_like_mistakes_raise_nothing():
-    uow, unknown = an_outbox().unit_of_work(), Order(id="o2")  # no block enters it
+    uow, unknown = an_outbox().unit_of_work(), Order(id="o2")  # the unit of work is used without `async with`
     order = uow.repository(Order).create(OrderOfHome(id="o1"))  # a subclass
     order.pay()
-    order.record(PaidAtHome())  # another type of the same name
-    unknown.pay()  # no unit of work knows it, as the guide says
+    order.record(PaidAtHome())  # an event whose class has the same name as another event class
+    unknown.pay()  # an entity that no unit of work knows may record events
     assert 3 == (await uow.commit()).operations
     assert Commit() == await uow.commit()
     assert unknown.is_new
