@@ -125,7 +125,7 @@ async def test_the_sdk_goes_through_the_proxy_that_the_environment_names(monkeyp
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", server.url)
         async with open_cosmos_client(endpoint="http://account.invalid/", credential=server.key) as client:
-            await client.create_database("d")  # no name server knows that account
+            await client.create_database("d")  # account.invalid does not exist, so only a proxy can answer
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -144,7 +144,8 @@ async def test_the_client_knows_whether_the_account_has_several_write_regions(se
         (["https://ACCT.documents.azure.com/"], "acct.documents.azure.com"),
         (["https://acct-westeurope.documents.azure.com:443/"], "acct.documents.azure.com"),
         (["https://acct-chinaeast2.documents.azure.cn:443/"], "acct.documents.azure.cn"),
-        # The last endpoint is the one from the settings. The account's own regional endpoints take precedence over it.
+        # The account reports the first endpoint, which decides because its host begins with the account's id, `acct`. The last
+        # endpoint, from the settings, does not decide.
         (
             ["https://acct-westeurope.documents.azure.com:443/", "https://acct.sqlx.cosmos.azure.com/"],
             "acct.documents.azure.com",
@@ -164,7 +165,7 @@ def test_the_global_host_is_derived_from_the_account_id_and_its_endpoints(
     endpoints: list[str], expected: str
 ):
     """
-    An endpoint of Azure gives the account's id with the endpoint's domain. For an emulator, the configured host counts.
+    On Azure, the global host is the account's id and the domain of its endpoints. On an emulator, it is the configured host.
     """
     assert expected == global_host("acct", endpoints=endpoints)
 
@@ -219,7 +220,7 @@ async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason
 
 
 @pytest.mark.parametrize("database", ["d", "nowhere"])
-async def test_every_call_to_a_missing_container_or_database_names_it(client: CosmosClient, database: str):
+async def test_the_error_of_a_missing_container_or_database_names_it(client: CosmosClient, database: str):
     await client.create_database("d")
     store = CosmosStore(client.get_database_client(database).get_container_client("c"))
     for call in (

@@ -32,7 +32,7 @@ from cosmos_outbox.adapters.cosmos.errors import our_errors, translate
 from cosmos_outbox.errors import AccessDenied, InvalidRequest, RangeGone, RequestTooLarge
 
 SUCCESS = {200, 201, 202, 204}
-NEVER_SENT = {1200, 1201}  # made up by the SDK for its logs
+NEVER_SENT = {1200, 1201}  # Cosmos DB never sends these sub-statuses. The SDK uses them in its own logs.
 
 MEANINGS: dict[int, type[OutboxError]] = {
     304: NotModified,
@@ -88,7 +88,7 @@ def test_every_status_code_of_the_sdk_has_a_translation():
 
 
 @pytest.mark.parametrize("status", sorted(MEANINGS))
-def test_a_status_is_translated_in_the_same_way_inside_a_batch(status: int):
+def test_a_cosmos_db_status_is_translated_in_the_same_way_inside_a_batch(status: int):
     assert MEANINGS[status] is type(translate(an_error(status)))
     if status not in (304, 424):
         error = translate(a_batch_error([424, status, 424]), document_ids=["a", "b", "c"])
@@ -220,7 +220,7 @@ def test_an_access_error_tells_what_refused_the_request(
     status: int, said: str, refused_by: str | None, advice: str
 ):
     """
-    The firewall, missing roles or the credential. If the service's text fits all of them, the error advises to check all three.
+    The cause is the firewall, a missing role or the credential. If Cosmos DB's text fits all three, the error advises to check all.
     """
     body = json.dumps({"code": "Forbidden", "message": said})
     error = translate(an_error(status, message=body, x_ms_activity_id="1-2"))
@@ -233,7 +233,7 @@ def test_an_access_error_tells_what_refused_the_request(
 
 @pytest.mark.parametrize("status", [400, 413, 429, 503])
 def test_an_error_text_gives_advice_before_the_reason_of_the_service(status: int):
-    """The reason appears once, without request details such as the URI."""
+    """The reason that Cosmos DB gave appears once, without request details such as the URI."""
     said = 'Message: {"Errors":["The input is wrong."]}\r\nActivityId: 1-2, Request URI: /apps/x, RequestStats: y'
     body = json.dumps({"code": "x", "message": said})
     error = translate(
@@ -266,10 +266,10 @@ async def stumble(over: Exception | None) -> None:
             if over is not None:
                 raise over
         finally:
-            raise KeyError("the session that is dropped already")
+            raise KeyError("The SDK already dropped this session.")
 
 
-async def test_an_error_raised_while_the_sdk_handles_a_service_error_is_translated_as_the_service_error():
+async def test_an_sdk_error_that_hides_a_service_error_is_translated_as_the_service_error():
     with pytest.raises(StoreUnavailable) as raised:
         await stumble(an_error(404, 1002))
     assert isinstance(raised.value.__cause__, CosmosHttpResponseError)

@@ -65,8 +65,8 @@ class Gateway:
     """
     Wraps the emulator's gateway and records the headers of each request to the change feed.
 
-    The next `sparse` changes are passed over, each with an empty page of its own. Azure answers in this way where changes belong to
-    another part of the partition.
+    It answers the next `sparse` reads with an empty page that moves past one change. Azure answers in this way if a change belongs
+    to another part of the partition.
     """
 
     def __init__(self, server: CosmosServer) -> None:
@@ -74,7 +74,7 @@ class Gateway:
         self.asked: list[Mapping[str, str]] = []
         self.sparse = 0
         self.ends_with_200 = False
-        self.spoiled: tuple[int, bytes] | None = None  # status and body in place of the true ones
+        self.spoiled: tuple[int, bytes] | None = None  # status and body that replace those of each answer
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         reply = self._answer(request, route, fault)
@@ -98,7 +98,7 @@ class Gateway:
     ("sub_status", "meaning"),
     [(1000, StoreUnavailable), (1002, RangeGone), (1007, RangeGone), (1008, StoreUnavailable)],
 )
-async def test_a_persistent_410_is_translated_by_its_sub_status(
+async def test_a_persistent_status_410_is_translated_by_its_sub_status(
     server: CosmosServer, feed: CosmosChangeFeed, sub_status: int, meaning: type[OutboxError], resumed: bool
 ):
     continuation = (await read(feed, None)).continuation if resumed else None
@@ -109,7 +109,7 @@ async def test_a_persistent_410_is_translated_by_its_sub_status(
     assert server.gateway.counts[RequestKind.CHANGEFEED] < 20
 
 
-async def test_a_range_that_returns_a_few_410_is_read_to_its_end(
+async def test_a_range_that_answers_a_few_times_with_410_is_read_to_its_end(
     server: CosmosServer, feed: CosmosChangeFeed
 ):
     await write(feed, "b", "c")
@@ -154,7 +154,9 @@ async def test_an_empty_page_is_the_end_of_the_feed_only_if_the_service_says_so(
 async def test_an_answer_with_a_broken_body_does_not_move_the_position(
     server: CosmosServer, feed: CosmosChangeFeed, status: int, body: bytes, resumed: bool
 ):
-    """Its headers are those of a page with documents. The next read has to deliver these documents."""
+    """
+    The headers of the answer are those of a page with documents. The next read must return these documents.
+    """
     await write(feed, "b")
     continuation = (await read(feed, None)).continuation if resumed else None
     gateway = Gateway(server)
@@ -202,7 +204,7 @@ async def test_a_page_whose_token_does_not_name_exactly_one_range_is_refused(
 
     def noting(self: cosmos_feed._Read, headers: Mapping[str, str], results: object) -> None:
         note(self, headers, results)
-        # A later SDK may put something else where this SDK puts its composite continuation token.
+        # This SDK puts its composite continuation token into `etag`. A later SDK may put something else there.
         self._headers = {} if token is None else {"etag": token}
 
     monkeypatch.setattr(cosmos_feed._Read, "note", noting)

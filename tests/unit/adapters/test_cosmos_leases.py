@@ -1,5 +1,5 @@
 """
-The lease container adapter: how answers of the lease container are translated. Its clock is the service's.
+The adapter of the lease container: how it translates the answers of Cosmos DB. It takes the time from Cosmos DB, not from the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 @pytest.mark.parametrize("sub_status", [1002, 1007])
-async def test_a_write_to_a_split_range_of_the_lease_container_was_not_applied(
+async def test_a_lease_request_that_is_refused_because_of_a_split_was_not_applied(
     server: CosmosServer, client: CosmosClient, sub_status: int
 ):
     database = await client.create_database("db")
@@ -64,7 +64,7 @@ async def test_the_read_time_of_a_lease_list_is_from_the_clock_of_the_service():
 async def test_a_lease_container_with_a_default_time_to_live_is_refused(
     client: CosmosClient, ttl: int | None
 ):
-    """Cosmos DB would delete its leases. The error says to set the time to live to -1."""
+    """Cosmos DB would delete the leases after that time. The error says to set the time to live to -1."""
     database = await client.create_database("db")
     container = await database.create_container("leases", PartitionKey("/id"), default_ttl=ttl)
     leases = CosmosLeases(container)
@@ -88,7 +88,8 @@ async def test_a_lease_document_without_a_partition_key_gets_its_id_as_the_key(
 
 class Odd:
     """
-    Wraps a container. A function in `next` replaces the next answer to a method, or the next page or document of a query.
+    Wraps a container of the SDK and falsifies answers: a function in `next` changes the next answer of a method, or the next page or
+    document of a query.
     """
 
     id = "leases"
@@ -172,7 +173,7 @@ async def test_a_malformed_answer_raises_store_unavailable(
     nonsense: list[Callable[[Any], Any]],
     call: Callable[[CosmosLeases, Any], Awaitable[object]],
 ):
-    """The same call succeeds again after one malformed answer."""
+    """The test also checks that the same call succeeds when the next answer is correct."""
     database = await client.create_database("db")
     real = await database.create_container("leases", PartitionKey("/id"))
     odd = Odd(real)

@@ -38,8 +38,8 @@ LEARNED = {
 
 class Idle:
     """
-    A container of four ranges that does not change, with two feeds: one sends lean polls, the other reads through the SDK alone.
-    `asked` lists the change feed requests that reached the service.
+    An idle container of four ranges, with two feeds: `polled` sends lean polls, which bypass the SDK. `through_sdk` uses the SDK alone.
+    `asked` lists the change feed requests that reached the emulator.
     """
 
     def __init__(self, server: CosmosServer, container: Any, client: Any) -> None:
@@ -68,7 +68,7 @@ class Idle:
 
     async def at_the_end(self) -> tuple[FeedRange, str]:
         """
-        Return the range that has the one document, and its continuation after two reads found everything.
+        Read the range with the container's only document to its end. Return the range and its last continuation.
         """
         for where in await self.polled.physical_ranges():
             page = await self.read(where, None)
@@ -131,7 +131,7 @@ async def test_reads_and_lean_polls_send_the_configured_priority_and_throughput_
 
 
 async def test_changes_that_a_lean_poll_finds_are_read_through_the_sdk(idle: Idle):
-    """Lean polls go on at the end of the feed."""
+    """A lean poll is a read without the SDK. After the SDK has read the changes of the range, lean polls ask for more again."""
     where, continuation = await idle.at_the_end()
     await idle.container.upsert_item({"id": "a", "partitionKey": "k", "changed": True})
 
@@ -151,13 +151,11 @@ async def test_changes_that_a_lean_poll_finds_are_read_through_the_sdk(idle: Idl
         {"status": 404, "substatus": 1002},
         {"status": 403},
         {"status": 503},
-        {"drop": True, "count": 2},  # a GET is sent again
+        {"drop": True, "count": 2},  # twice, because aiohttp repeats a GET after a cut connection
     ],
     ids=str,
 )
-async def test_after_a_failed_lean_poll_the_range_is_read_through_the_sdk_for_a_while(
-    idle: Idle, fault: dict[str, Any]
-):
+async def test_polls_that_bypass_the_sdk_pause_after_one_of_them_failed(idle: Idle, fault: dict[str, Any]):
     where, continuation = await idle.at_the_end()
     idle.server.faults.add(FaultRule(operation=RequestKind.CHANGEFEED, **{"count": 1, **fault}))
 
@@ -177,10 +175,10 @@ async def test_after_a_failed_lean_poll_the_range_is_read_through_the_sdk_for_a_
     ],
     ids=["a page", "a redirect", "no etag", "compressed"],
 )
-async def test_after_an_answer_of_an_http_proxy_the_range_is_read_through_the_sdk_for_a_while(
-    idle: Idle, answer: Reply
-):
-    """A proxy or gateway on the way may answer a lean poll itself, with a login page or a redirect."""
+async def test_lean_polls_pause_after_an_answer_of_an_http_proxy(idle: Idle, answer: Reply):
+    """
+    A proxy may answer a lean poll (a read without the SDK) by a login page or a redirect. The SDK then reads the range for a while.
+    """
     where, continuation = await idle.at_the_end()
     idle.of_polls = lambda _: answer
 
@@ -190,7 +188,7 @@ async def test_after_an_answer_of_an_http_proxy_the_range_is_read_through_the_sd
     assert ["poll", "sdk", "sdk", "sdk"] == idle.ways()
 
 
-async def test_a_nothing_new_answer_for_another_position_is_read_through_the_sdk(idle: Idle):
+async def test_an_answer_to_a_lean_poll_for_another_position_is_not_trusted(idle: Idle):
     where, continuation = await idle.at_the_end()
     idle.of_polls = lambda reply: replace(reply, headers={**reply.headers, "etag": '"999"'})
 
@@ -219,11 +217,11 @@ async def test_lean_polls_back_off_while_none_of_them_gets_through():
         await asking.nothing_new("a", "y", session_token="")
         await asyncio.sleep(60)
 
-    # Lean polls are tried after 0, 1, 3, 7, … minutes, and then every four hours.
+    # The pause doubles up to four hours: in a day, 8 lean polls are tried after 0, 1, 3, 7, … 127 minutes, and then 5 more.
     assert 8 + 5 == transport.tried
 
 
-async def test_a_range_whose_end_is_answered_with_200_is_asked_once_each_poll(idle: Idle):
+async def test_a_range_that_answers_200_without_changes_gets_one_request_per_poll(idle: Idle):
     answer = idle.server.gateway.answer
 
     def without_304(request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:

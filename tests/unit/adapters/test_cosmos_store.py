@@ -37,7 +37,7 @@ class Watched:
     def __init__(self, container: Any) -> None:
         self._container = container
         self.asked_with: list[str | None] = []
-        self.answered_with: list[str | None] = []  # in the order of execution
+        self.answered_with: list[str | None] = []  # the session token of each answer to a batch
         self.held_back: asyncio.Event | None = None
         self.executed = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_a_read_after_a_refused_batch_sends_the_session_token_of_the_refus
 
 
 async def test_a_read_with_a_minimum_version_finds_an_entity_despite_a_lagging_replica():
-    """Once the entity is deleted, the same read raises NotFound."""
+    """After the entity was deleted, the same read raises NotFound."""
     async with opened(lag_s=60) as (store, watched, _):
         async with Outbox(store).unit_of_work() as writer:
             note = writer.repository(Note).create(Note(id="a"))
@@ -138,7 +138,8 @@ async def test_a_read_with_a_minimum_version_finds_an_entity_despite_a_lagging_r
     [("queue", {"epoch": "", "first": 0, "limit": 1}), ("present", {"document_ids": ["a"]}), ("page", {})],
 )
 async def test_a_query_of_parked_events_is_not_older_than_an_earlier_read(ask: tuple[str, dict[str, Any]]):
-    """A release depends on it: it must not send an event that was dropped before the release read the key."""
+    """A release reads the key, and then queries its events. An older answer could contain an event that was already dropped, and the
+    release would send it."""
     async with opened(lag_s=60) as (store, watched, _):
         await store.commit("k", creations("a", "b"))
         reader = CosmosParked(watched)  # type: ignore[arg-type] # it looks like one
@@ -164,7 +165,8 @@ async def test_a_read_that_no_replica_can_answer_is_sent_to_the_write_region():
 
 class Repeated(CosmosStore):
     """
-    Commits each batch twice, as if a proxy repeated the request, and hides document and session of the second refusal.
+    Commits each batch twice, as if a proxy repeated the request. The refusal of the second request names no document, and its session
+    token is forgotten.
     """
 
     async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:
@@ -183,9 +185,9 @@ async def test_a_written_commit_is_not_reported_as_refused_while_replicas_lag():
         await uow.commit()
 
 
-async def test_a_batch_refused_with_session_not_available_was_not_applied():
+async def test_a_batch_refused_with_session_not_available_counts_as_not_applied():
     """
-    At the second refusal, the SDK raises a KeyError of its own, because it dropped its session at the first one.
+    At the first refusal, the SDK drops its session token. So at the second refusal, the SDK raises a KeyError, which hides the refusal.
     """
     async with opened() as (store, _, faults):
         await store.commit("k", creations("a"))

@@ -24,7 +24,8 @@ from tests.support.effort import examples
 
 EDGES = (0, 1, 2**7 - 1, 2**7, 2**8 - 1, 2**8, 2**31 - 1, 2**31, 2**63)
 INTS = st.sampled_from([*EDGES, *(-edge - 1 for edge in EDGES)]) | st.integers()
-TEXT = st.text(st.characters(codec=None, categories=None), max_size=5)  # half surrogate pairs too
+# Some of these texts have lone surrogates, which UTF-8 cannot encode.
+TEXT = st.text(st.characters(codec=None, categories=None), max_size=5)
 LONG = st.builds(lambda letter, size: letter * size, st.sampled_from("aä☃😀"), st.integers(50, 300))
 
 
@@ -77,13 +78,12 @@ def forgotten() -> Iterator[None]:
     encoding.difference.cache_clear()
 
 
+# The example has 130 properties, so AMQP writes a map of 260 names and values. This number does not fit into a byte.
 @given(message=MESSAGES)
-@example(
-    message=a_message(properties={str(number): number for number in range(130)})
-)  # more than a byte can count
+@example(message=a_message(properties={str(number): number for number in range(130)}))
 @hypothesis_settings(max_examples=examples(100, many=5_000), deadline=None)
 def test_an_encoded_message_has_the_same_bytes_as_with_the_sdk(message: OutboundMessage) -> None:
-    """A message that the encoder does not support gives None."""
+    """For a message that it does not support, the encoder returns None. The SDK encodes the message then."""
     encoded = encoding.encode(message)
     # The SDK generates an id for a message without one, so the encoder leaves such a message to the SDK.
     usual = message.message_id and all(type(value) in (str, int) for value in message.properties.values())
@@ -98,9 +98,9 @@ def test_an_encoded_message_has_the_same_bytes_as_with_the_sdk(message: Outbound
         assert (list(message.properties.items()), [message.body]) == _read(encoded)
 
 
-def test_size_fields_have_the_same_bytes_as_with_the_sdk() -> None:
+def test_the_size_fields_of_an_encoded_message_are_those_of_the_sdk() -> None:
     """
-    These are the sizes of a body, a list and a map, also beyond 255 bytes, where a size field takes four bytes.
+    The test covers bodies, texts and properties of up to 299 bytes. From 256 bytes on, a size field takes four bytes instead of one.
     """
     for size in range(300):
         text = "x" * size

@@ -18,8 +18,8 @@ SDK_EXCEPTIONS = {
     for _, value in inspect.getmembers(sdk, inspect.isclass)
     if issubclass(value, Exception) and value.__module__ == sdk.__name__
 }
-# The SDK raises these for receivers only. If a sender gets one, it counts as a passing fault, so the send is retried
-# and nothing is lost.
+# The SDK raises these exceptions for receivers only. If a sender gets such an exception, the library retries the send,
+# so no message is lost.
 FOR_RECEIVERS = frozenset(
     {
         sdk.AutoLockRenewFailed,
@@ -65,7 +65,7 @@ def test_every_exception_of_the_sdk_has_a_translation() -> None:
 
 
 @pytest.mark.parametrize(("error", "expected"), EXPECTED)
-def test_an_exception_of_the_sdk_is_translated(
+def test_an_exception_of_the_service_bus_sdk_becomes_a_library_error(
     error: sdk.ServiceBusError, expected: type[PublishError]
 ) -> None:
     assert expected is type(publish_error(error, topic="events"))

@@ -1,4 +1,6 @@
-"""How a received Service Bus message is converted, whichever AMQP types its sender used for ids."""
+"""
+How the library converts a received Service Bus message. Its ids become text, whichever AMQP types the sender used for them.
+"""
 
 from __future__ import annotations
 
