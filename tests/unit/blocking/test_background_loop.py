@@ -26,7 +26,7 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class Opener:
-    """Opens and closes an outbox, and lists in `happened` what was done."""
+    """Opens and closes an outbox for a BlockingOutbox. `happened` lists "opened" and "closed" in order."""
 
     def __init__(self, store: FaultyStore) -> None:
         self.store, self.happened = store, list[str]()
@@ -72,7 +72,7 @@ def write(uow: BlockingUnitOfWork) -> Note:
 
 
 def test_a_blocking_outbox_is_opened_once_for_all_threads(opener: Opener):
-    """It opens at the first use and closes at the end of its `with` block."""
+    """The first use of the blocking outbox opens it. The end of its `with` block closes it."""
     outbox = BlockingOutbox(opener)
     assert [] == opener.happened
     with outbox, ThreadPoolExecutor(8) as threads:
@@ -83,7 +83,7 @@ def test_a_blocking_outbox_is_opened_once_for_all_threads(opener: Opener):
     assert "cosmos-outbox" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_failed_opening_is_tried_again_at_the_next_use(opener: Opener):
+def test_a_blocking_outbox_that_failed_to_open_opens_at_its_next_use(opener: Opener):
     def refuse() -> None:
         opener.before = lambda: None
         raise ConfigurationError("There is no such container.")
@@ -97,7 +97,7 @@ def test_a_failed_opening_is_tried_again_at_the_next_use(opener: Opener):
 
 
 def test_a_closed_blocking_outbox_refuses_to_be_used(opener: Opener):
-    """A second call of `close` does nothing."""
+    """The test also checks that a second `close` is allowed and does nothing."""
     with BlockingOutbox(opener) as outbox:
         uow = outbox.unit_of_work()
     outbox.close()
@@ -135,7 +135,7 @@ def test_closing_a_blocking_outbox_waits_for_running_calls(container: MemoryCont
 def test_an_interrupted_commit_has_ended_when_the_exception_reaches_the_caller(
     container: MemoryContainer, opener: Opener, interrupt: Callable[[], None]
 ):
-    """A second call of `commit` finds out that it was written."""
+    """If the caller calls `commit` again, it finds out that the interrupted commit was written."""
     opener.store.commit_faults.append(CommitFault.HANGING_AFTER)
     written = container.commit
 
@@ -156,7 +156,9 @@ def test_an_interrupted_commit_has_ended_when_the_exception_reaches_the_caller(
         assert 1 == opener.store.commits
 
 
-def test_an_interrupted_opening_is_repeated_at_the_next_use(opener: Opener, interrupt: Callable[[], None]):
+def test_a_blocking_outbox_whose_opening_was_interrupted_opens_at_its_next_use(
+    opener: Opener, interrupt: Callable[[], None]
+):
     ended = []
 
     @asynccontextmanager
@@ -177,7 +179,9 @@ def test_an_interrupted_opening_is_repeated_at_the_next_use(opener: Opener, inte
         assert "n" == outbox.run(write).id
 
 
-def test_an_interrupted_close_cancels_the_running_calls(opener: Opener, interrupt: Callable[[], None]):
+def test_an_interrupted_close_of_a_blocking_outbox_cancels_its_running_calls(
+    opener: Opener, interrupt: Callable[[], None]
+):
     under_way = threading.Event()
 
     async def hang(event: NoteWritten, uow: object) -> None:
@@ -212,7 +216,7 @@ def test_a_failure_in_the_background_is_raised_when_the_blocking_outbox_closes(o
 
     opener.outbox.on(NoteWritten, lambda event, uow: fail.set())
     outbox = BlockingOutbox(opened)
-    with suppress(asyncio.CancelledError):  # the commit may be the first to end
+    with suppress(asyncio.CancelledError):  # The failure in the background may cancel the commit.
         outbox.run(write)
     with pytest.raises(ExceptionGroup) as failure:
         outbox.close()
@@ -292,13 +296,13 @@ under_way.wait()
 
 
 def test_a_forked_process_opens_an_outbox_of_its_own():
-    """This works only if the parent had not used the blocking outbox before the fork."""
+    """The parent process must not have used the blocking outbox before the fork."""
     assert "t\nclosed by child\n0\n" == run("print(forked(lambda: print(outbox.run(write), flush=True)))")
 
 
 def test_a_forked_process_cannot_use_an_outbox_that_its_parent_opened():
     """
-    The call raises an error at once. It would hang otherwise, because the background thread is missing in the fork.
+    A fork has no background thread, so a call would wait for ever. Instead it raises an error at once.
     """
     program = """
 outbox.run(write)

@@ -57,7 +57,7 @@ def add_note(outbox: BlockingOutbox, **fields: str) -> Note:
     return outbox.run(lambda uow: uow.repository(Note).create(Note(**fields)))
 
 
-def test_a_unit_of_work_lists_updates_and_deletes(outbox: BlockingOutbox):
+def test_a_blocking_unit_of_work_can_list_update_and_delete_entities(outbox: BlockingOutbox):
     with outbox.unit_of_work() as uow:
         lines = uow.repository(Line)
         for text in ("a", "b", "c"):
@@ -93,7 +93,7 @@ def test_threads_that_share_a_blocking_outbox_each_commit_once(outbox: BlockingO
         assert 41 == uow.repository(Note).read("n").version
 
 
-def test_run_raises_the_refusal_after_its_last_attempt(outbox: BlockingOutbox):
+def test_outbox_run_raises_the_refusal_after_its_last_attempt(outbox: BlockingOutbox):
     add_note(outbox, id="n")
     attempts = []
 
@@ -108,14 +108,14 @@ def test_run_raises_the_refusal_after_its_last_attempt(outbox: BlockingOutbox):
     assert 2 == len(attempts)
     assert refused.value.overtaken
     assert "Each of the 2 attempts" in refused.value.__notes__[0]
-    with pytest.raises(PreconditionFailed) as refused:  # at once: an etag of the work's own stays what it is
+    with pytest.raises(PreconditionFailed) as refused:  # `run` does not retry with the same etag
         outbox.run(lambda uow: uow.repository(Note).update(uow.repository(Note).read("n"), '"old"'))
     assert not hasattr(refused.value, "__notes__")
     assert not refused.value.overtaken
 
 
 def test_a_unit_of_work_cannot_commit_after_its_block(outbox: BlockingOutbox):
-    """Inside the block, its `after_commit` hooks run before `commit` returns."""
+    """The test also checks that a commit works during the block, and that its hooks run before `commit` returns."""
     seen: list[str | None] = []
     with outbox.unit_of_work() as uow:
         uow.repository(Note).create(Note(id="n"))
@@ -125,8 +125,8 @@ def test_a_unit_of_work_cannot_commit_after_its_block(outbox: BlockingOutbox):
         uow.commit()
 
 
-def test_run_refuses_a_coroutine_function(outbox: BlockingOutbox):
-    """A call of it would only create a coroutine and write nothing. Zero attempts are refused as well."""
+def test_blocking_outbox_run_refuses_a_coroutine_function(outbox: BlockingOutbox):
+    """Calling a coroutine function only creates a coroutine, so nothing would be written."""
 
     async def work(uow: BlockingUnitOfWork) -> None:
         raise AssertionError
@@ -162,7 +162,7 @@ async def test_a_blocking_outbox_refuses_calls_inside_an_event_loop(inner: Outbo
 def test_an_event_handler_cannot_call_the_blocking_outbox(
     outbox: BlockingOutbox, inner: Outbox, call: Callable[[BlockingOutbox], object]
 ):
-    """It would wait for the commit that called it."""
+    """The handler runs inside a commit, so its call would wait for that same commit for ever."""
     inner.on(NoteWritten, lambda event, uow: call(outbox))
 
     with pytest.raises(UsageError, match="In an event handler, use the unit of work that it receives"):
@@ -195,6 +195,7 @@ def test_a_stored_event_has_the_correlation_and_span_of_the_calling_thread(
     commit, request, other = exported.get_finished_spans()
     assert ("c1", "m1") == (inside["correlationId"], inside["causationId"])
     assert "correlationId" not in outside
-    assert [{}] == opened_in  # not in the first request, which it outlives
+    # The outbox outlives the first request. So it was opened without the correlation of that request.
+    assert [{}] == opened_in
     assert (request.context, None) == (commit.parent, other.parent)
     assert f"{commit.context.trace_id:032x}-{commit.context.span_id:016x}" in inside["traceparent"]
