@@ -93,7 +93,7 @@ def test_a_worker_takes_expired_leases_up_to_its_even_share():
     assert 3 == len(planned(leases, "a").take)
 
 
-def test_a_worker_requests_leases_of_a_live_owner_and_never_seizes_them():
+def test_a_worker_asks_a_live_owner_for_leases_and_never_takes_them_by_force():
     leases = [a_lease(i, owner="b") for i in range(10)]
 
     decided = planned(leases, "a")
@@ -108,13 +108,13 @@ def test_an_owner_that_is_late_to_renew_is_not_asked_for_a_handover():
     assert () == planned([late, replace(fresh, properties=late.properties, raw=late.raw)], "a").ask
 
 
-def test_a_worker_seizes_a_lease_of_a_dotnet_owner_that_is_late_to_renew():
+def test_a_worker_takes_a_lease_by_force_from_a_dotnet_owner_that_is_late_to_renew():
     leases = [a_lease(i, owner="dotnet", ours=False, age=30) for i in range(10)]
 
     assert 1 == len(planned(leases, "a").take)
 
 
-def test_a_worker_seizes_one_lease_of_a_dotnet_owner_per_balancing_pass():
+def test_a_worker_takes_one_lease_by_force_from_dotnet_in_each_balancing_pass():
     leases = [a_lease(i, owner="dotnet", ours=False) for i in range(10)]
 
     decided = planned(leases, "a")
@@ -137,7 +137,7 @@ def test_an_owner_hands_over_a_lease_that_another_worker_requested():
 
 
 def test_a_released_lease_is_reserved_for_the_worker_that_requested_it():
-    """After a while any worker may take it."""
+    """If that worker does not take the lease within a while, any worker may take it."""
     fresh, stale = a_lease(0, request="b", age=5), a_lease(0, request="b", age=27)
 
     assert (1, 0, 1) == (
@@ -149,7 +149,7 @@ def test_a_released_lease_is_reserved_for_the_worker_that_requested_it():
 
 def test_a_worker_takes_reserved_leases_before_it_requests_more():
     """
-    Workers that start at the same time do not see each other yet, so each requests more than its share of the leases.
+    Workers that start together do not see each other yet. Each requests more leases than its share, so more are reserved than needed.
     """
     leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, request="b") for i in range(4)]
 
@@ -158,13 +158,13 @@ def test_a_worker_takes_reserved_leases_before_it_requests_more():
     assert ({f"p..{i}" for i in range(4, 8)}, ()) == ({lease.id for lease in decided.take}, decided.ask)
 
 
-def test_a_worker_takes_a_lease_under_its_own_name_that_it_does_not_process():
+def test_a_worker_takes_a_lease_that_names_it_as_owner_but_that_it_does_not_process():
     assert 1 == len(planned([a_lease(0, owner="a")], "a", running=set()).take)
 
 
 class Fleet:
     """
-    Workers that take turns in balancing one list of leases. No two of them write at the same time, so no write is refused.
+    Simulated workers that balance one list of leases. They write one after another, so no write is refused.
     """
 
     def __init__(self, leases: list[Lease], workers: list[str]) -> None:
@@ -219,7 +219,7 @@ def fleets(draw: st.DrawFn, *, requests: bool = True) -> Fleet:
 @settings(max_examples=examples(20, many=100))
 @given(fleets(), st.randoms(use_true_random=False))
 def test_balancing_ends_with_even_shares_for_any_number_of_workers(fleet: Fleet, random):
-    """After that, no lease changes its owner."""
+    """Once the shares are even, no lease changes its owner."""
     for _ in range(12):
         for worker in random.sample(fleet.workers, len(fleet.workers)):
             fleet.turn(worker)
@@ -247,9 +247,9 @@ def test_a_balancing_pass_takes_at_most_one_lease_above_the_even_share(fleet: Fl
 
 @settings(max_examples=examples(20, many=100))
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_balancing_with_dotnet_workers_comes_to_rest(leases: int, ours: int, dotnet: int, random):
+def test_balancing_beside_dotnet_workers_ends_with_stable_owners(leases: int, ours: int, dotnet: int, random):
     """
-    The simulated .NET workers seize leases as EqualPartitionsBalancingStrategy does, and never hand one over.
+    The simulated .NET workers take leases by force, as .NET's EqualPartitionsBalancingStrategy does, and never hand one over.
     """
     names = [f"ours-{i}" for i in range(ours)] + [f"dotnet-{i}" for i in range(dotnet)]
     fleet = Fleet([a_lease(i) for i in range(leases)], [name for name in names if name.startswith("ours")])

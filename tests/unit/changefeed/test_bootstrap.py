@@ -1,5 +1,5 @@
 """
-Bootstrap: the first worker creates the leases of a container. Workers also create leases again that are missing.
+Bootstrap: the first worker creates the leases of a container. Later, workers create missing leases again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def ids(world: World) -> list[str]:
     return sorted(d["id"].removeprefix(PREFIX) for d in (await world.leases.list("p")).documents)
 
 
-async def test_bootstrap_writes_the_lock_and_the_marker_of_dotnet():
-    """The marker (`.info`) also says where the leases begin."""
+async def test_bootstrap_writes_a_lock_and_an_info_document_as_dotnet_does():
+    """The document `….info` tells later workers that the leases exist, and from where they read the feed."""
     seen: list[dict[str, object]] = []
 
     class Spying(MemoryLeases):
@@ -55,7 +55,7 @@ async def test_lease_documents_have_their_id_as_the_value_of_the_partition_key_p
     assert [d["id"] for d in documents] == [d["partitionKey"] for d in documents]
 
 
-async def test_bootstrap_removes_the_lock_of_a_crashed_worker_without_a_time_to_live():
+async def test_bootstrap_removes_a_crashed_worker_s_lock_that_has_no_time_to_live():
     class WithoutTtl(MemoryLeases):
         async def create(self, document):
             return await super().create({name: value for name, value in document.items() if name != "ttl"})
@@ -127,12 +127,13 @@ async def test_bootstrap_creates_the_leases_although_listing_the_ranges_outlasts
 
 @pytest.mark.parametrize(
     ("leases", "missing"),
+    # The leases (token, bounds and version), and the bounds of the parts of the two physical ranges that have no lease
     [
         ([], [("", "80"), ("80", "FF")]),
         ([("0", "", "80", 0)], [("80", "FF")]),
-        ([("9", "", "FF", 0)], []),  # the parent of a split that is still to be replaced covers its children
+        ([("9", "", "FF", 0)], []),  # the lease of range 9, which was split, covers both new ranges
         ([("-40", "", "40", 1), ("40-80", "40", "80", 1)], [("80", "FF")]),
-        ([("-40", "", "40", 1), ("60-FF", "60", "FF", 1)], [("40", "60")]),  # one slice of a merge is missing
+        ([("-40", "", "40", 1), ("60-FF", "60", "FF", 1)], [("40", "60")]),  # no lease from 40 to 60
         ([("20-40", "20", "40", 1), ("1", "80", "FF", 0)], [("", "20"), ("40", "80")]),
     ],
 )
@@ -262,8 +263,8 @@ async def test_a_processor_without_access_to_its_container_ends_at_the_start():
         await asyncio.wait_for(world.workers.pop("a")[1], 60)
 
 
-async def test_a_split_while_a_worker_lists_ranges_is_retried():
-    """The first one happens at the start, the second one during a balancing pass."""
+async def test_a_worker_lists_ranges_again_if_a_split_interrupted_the_listing():
+    """A split interrupts the listing once while the worker starts, and once while the worker balances its leases."""
     world = World()
     await run(world)
     await world.forget_ranges()
@@ -284,16 +285,16 @@ async def test_a_split_while_a_worker_lists_ranges_is_retried():
     assert 4 == feed.calls["physical_ranges"]
 
 
-async def test_a_deleted_lease_is_created_again_after_its_owner_lost_trust_in_it():
+async def test_a_deleted_lease_is_created_again_after_its_owner_stopped_using_it():
     world = World(ranges=3)
     world.start("a")
     world.start("b")
     await world.write_many(30)
-    await asyncio.sleep(30)  # no worker is starting any more
+    await asyncio.sleep(30)  # until both workers have started, because a start creates missing leases at once
     deleted = (await world.all_leases())[1]
     await world.leases.delete(deleted.id, deleted.id)
     gone_at = asyncio.get_running_loop().time()
-    await asyncio.sleep(20)  # its owner has tried to renew it
+    await asyncio.sleep(20)  # until the owner tries to renew the deleted lease, and notices the deletion
     await world.write_many(30)
     await world.until(world.all_handled)
 
@@ -315,7 +316,7 @@ async def test_a_failed_creation_of_a_missing_lease_is_retried_with_a_delay():
     await world.stop_all()
 
 
-async def test_a_lease_created_again_keeps_the_now_of_the_first_bootstrap():
+async def test_a_lease_created_again_keeps_the_start_time_of_the_first_bootstrap():
     world = World(ranges=1)
 
     async def from_now() -> str:
@@ -332,8 +333,10 @@ async def test_a_lease_created_again_keeps_the_now_of_the_first_bootstrap():
 @pytest.mark.parametrize(
     ("first", "later"), [(StartFrom.BEGINNING, StartFrom.NOW), (StartFrom.NOW, StartFrom.BEGINNING)]
 )
-async def test_a_lease_created_later_begins_where_the_first_leases_began(first: StartFrom, later: StartFrom):
-    """The setting of the worker that creates it does not count."""
+async def test_a_lease_created_later_has_the_start_of_the_first_leases(first: StartFrom, later: StartFrom):
+    """
+    The worker that creates the lease ignores its own `start`, because the `start` of the first worker may have been another.
+    """
     world = World(ranges=2)
     await create_leases(PREFIX, feed=world.container, store=world.leases, start=first)
     kept, deleted = await world.all_leases()
@@ -344,7 +347,7 @@ async def test_a_lease_created_later_begins_where_the_first_leases_began(first: 
     assert [kept.properties] * 2 == [lease.properties for lease in await world.all_leases()]
 
 
-async def test_now_is_the_time_of_the_marker_if_dotnet_created_the_marker():
+async def test_a_start_of_now_is_the_time_at_which_dotnet_created_its_info_document():
     world = World()
     await world.leases.create({"id": f"{PREFIX}.info"})
     created = virtual_utcnow()
@@ -355,7 +358,7 @@ async def test_now_is_the_time_of_the_marker_if_dotnet_created_the_marker():
     assert created - timedelta(seconds=2) <= start_of(lease) <= created
 
 
-async def test_bootstrap_continues_with_the_start_of_leases_that_a_dead_worker_created():
+async def test_new_leases_get_the_start_of_the_leases_that_a_dead_worker_created():
     class Dying(MemoryLeases):
         async def create(self, document):
             if document["id"].endswith("..1"):
@@ -399,10 +402,10 @@ async def test_missing_leases_begin_at_the_earliest_start_of_the_existing_leases
     ("covered", "gaps"),
     [
         ([("", "80"), ("80", "FF")], []),
-        ([("", "FF"), ("", "80")], []),  # a parent whose children are being created
+        ([("", "FF"), ("", "80")], []),  # the leases of a parent and of its first child
         ([("", "40"), ("80", "FF")], [("40", "80")]),
         ([], [("", "FF")]),
-        ([("", "40"), None], []),  # of an old SDK: its token alone says what it covers
+        ([("", "40"), None], []),  # None is a lease without a range, which may cover the gap
     ],
 )
 def test_find_gaps_returns_the_ranges_of_partition_keys_that_no_lease_covers(covered, gaps):
@@ -415,7 +418,7 @@ def test_find_gaps_returns_the_ranges_of_partition_keys_that_no_lease_covers(cov
 
 
 @pytest.mark.parametrize("wrong_by", [90, -90, 3600])
-async def test_a_start_of_now_is_read_from_the_clock_of_the_service(wrong_by: int):
+async def test_the_time_of_start_from_now_comes_from_the_clock_of_the_service(wrong_by: int):
     world = World()
     await asyncio.sleep(10)
     world.start(
@@ -436,7 +439,7 @@ async def test_a_start_of_now_is_read_from_the_clock_of_the_service(wrong_by: in
 
 
 async def test_bootstrap_does_not_remove_a_stale_lock_that_was_just_renewed():
-    """Another worker replaced the stale lock by its own after this worker had read it."""
+    """After this worker read the stale lock, another worker replaced it with a new lock of its own."""
     world = World()
     await world.leases.create({"id": f"{PREFIX}.lock"})
     await asyncio.sleep(3 * LOCK_SECONDS)
@@ -462,7 +465,9 @@ async def test_bootstrap_does_not_remove_a_stale_lock_that_was_just_renewed():
 
 
 async def test_bootstrap_creates_all_leases_although_two_ranges_report_one_partition_id():
-    """This happens during a merge, or if a gateway mixes up two answers."""
+    """
+    A range may report the partition id of another range during a merge, or if a gateway mixes up two answers.
+    """
     world, wrong = World(ranges=3), ["0"]
 
     class Mixing(Faulty):

@@ -1,4 +1,4 @@
-"""A `LeaseCheckpointed` record reports exactly the pages that the written lease covers."""
+"""A `LeaseCheckpointed` record counts exactly the pages whose position was saved in the lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SlowLeases(MemoryLeases):
     async def replace(self, document: Mapping[str, object], *, etag: str) -> Document:
         written = await super().replace(document, etag=etag)
         self.continuations.append(int(str(document.get("ContinuationToken") or '"0"').strip('"')))
-        await asyncio.sleep(1.0)  # meanwhile more pages are handled
+        await asyncio.sleep(1.0)  # the worker handles more pages during this second
         return written
 
 

@@ -19,7 +19,7 @@ from tests.support.changefeed_world import World
 
 class Sparse:
     """
-    A feed whose changes up to an LSN belong to other ranges: each is skipped in an empty page of its own.
+    A feed whose changes up to the LSN `up_to` belong to other ranges. For each of these changes it returns an empty page.
     """
 
     def __init__(self, container: MemoryContainer, *, up_to: int) -> None:
@@ -90,7 +90,9 @@ async def test_a_worker_limits_its_rate_of_reads_while_empty_pages_never_end():
 
 
 async def test_a_worker_saves_its_position_between_empty_pages():
-    """It also stops and releases its lease before it reaches the end of the feed."""
+    """
+    So a worker that stops between empty pages loses no progress. It releases its lease, although it has not reached the end of the feed.
+    """
     world = World()
     await world.write_many(300)
     feed = Sparse(world.container, up_to=300)
@@ -112,7 +114,7 @@ async def test_the_lag_counts_from_the_first_change_after_the_empty_pages():
     assert (5, timedelta(0)) == (lag.transactions, lag.oldest_age)
 
 
-async def test_the_lag_is_one_if_the_estimator_gives_up_on_too_many_empty_pages():
+async def test_the_estimator_reports_a_lag_of_one_after_too_many_empty_pages():
     world = World()
     await world.create_leases()
     await world.write_many(301)
@@ -121,7 +123,7 @@ async def test_the_lag_is_one_if_the_estimator_gives_up_on_too_many_empty_pages(
     assert (1, None) == (lag.transactions, lag.oldest_age)
 
 
-async def test_read_events_reads_past_empty_pages_to_the_end():
+async def test_a_replay_reads_past_empty_pages_to_the_end_of_the_feed():
     world = World()
     await world.write_many(25)
     read = list[str | None]()

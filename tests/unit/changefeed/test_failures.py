@@ -23,7 +23,7 @@ async def fail(_: ChangeBatch) -> None:
 
 
 async def test_a_page_that_keeps_failing_raises_an_alarm():
-    """Its worker keeps the lease and goes on trying."""
+    """The worker keeps the lease and goes on trying to handle the page."""
     world = World()
     records: list[Record] = []
     await world.write_many(3)
@@ -133,7 +133,7 @@ async def test_a_worker_survives_any_calls_to_its_containers_that_fail_for_a_whi
     for call in calls:
         feed.failing[call] = leases.failing[call] = ConfigurationError
     await world.write_many(30)
-    for _ in range(3):  # what was lost is to be taken, and what was deleted to be created, while it lasts
+    for _ in range(3):  # so that the worker has to create and take leases while the calls fail
         await asyncio.sleep(100)
         for lease in (await world.all_leases())[:2]:
             await world.leases.delete(lease.id, lease.id)
@@ -144,7 +144,8 @@ async def test_a_worker_survives_any_calls_to_its_containers_that_fail_for_a_whi
 
 
 async def test_a_page_with_malformed_documents_is_read_again():
-    world, failed = World(), list[str]()  # of their errors no more than the names: they keep the pages alive
+    # `failed` gets the class names of the errors, because an error object would keep its page in memory.
+    world, failed = World(), list[str]()
     odd: list[Any] = [None, 7, "text", [None], [7, {"id": "a"}], [{"id": "a"}, "text"]]
 
     class Odd(Faulty):
@@ -167,7 +168,7 @@ async def test_a_page_with_malformed_documents_is_read_again():
     assert world.first_copies_in_order()
 
 
-async def test_a_stop_between_two_attempts_does_not_save_the_failed_page():
+async def test_a_stop_between_two_attempts_saves_no_position_after_the_failed_page():
     world, records = World(), list[Record]()
     await world.write("k")
     world.start("a", handler=fail, backoff=Backoff(initial_seconds=1000), hooks=[records.append])
@@ -179,7 +180,7 @@ async def test_a_stop_between_two_attempts_does_not_save_the_failed_page():
 
 
 async def test_a_worker_goes_on_after_the_document_of_a_failing_page_is_deleted():
-    """It reads a failed page again before each attempt, so it sees the deletion."""
+    """The worker reads a failed page again before each attempt, so it sees the deletion."""
     world, pages = World(), list[int]()
 
     async def handle(batch: ChangeBatch) -> None:
@@ -202,7 +203,7 @@ async def test_a_worker_goes_on_after_the_document_of_a_failing_page_is_deleted(
     await world.stop_all()
 
 
-async def test_a_failing_page_whose_only_document_is_deleted_is_passed():
+async def test_a_worker_goes_on_after_the_only_document_of_a_failing_page_is_deleted():
     world = World()
 
     async def handle(batch: ChangeBatch) -> None:

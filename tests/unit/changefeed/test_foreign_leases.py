@@ -1,5 +1,5 @@
 """
-Other programs around a worker: hooks that raise, leases that cannot be read, and leases that .NET created.
+Tests of a worker whose hooks raise errors, or which finds leases that it cannot read or that .NET created.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def test_an_error_of_a_hook_is_logged_and_does_not_stop_the_worker(caplog:
 
 
 @pytest.mark.looptime(False)
-async def test_an_error_of_a_hook_does_not_end_the_watchdog(caplog: pytest.LogCaptureFixture):
+async def test_a_failing_hook_does_not_stop_reports_of_a_blocked_event_loop(caplog: pytest.LogCaptureFixture):
     world, reported = World(), 0
 
     def broken(record: Record) -> None:
@@ -83,13 +83,16 @@ async def test_an_error_of_a_hook_does_not_end_the_watchdog(caplog: pytest.LogCa
 async def test_a_lease_that_cannot_be_read_does_not_stop_the_other_leases(
     spoiled: dict[str, object],
 ):
-    """The worker reports it by name. A worker that starts later refuses to start."""
+    """
+    The worker reports the id of the unreadable lease. A worker that starts later ends with an error that names it.
+    """
     world, records = World(ranges=3), list[Record]()
     world.start("a", hooks=[records.append])
     await asyncio.sleep(20)
     lease = (await world.all_leases())[0]
     await world.leases.replace({**lease.raw, **spoiled}, etag=lease.etag or "")
-    await asyncio.sleep(150)  # long enough to take it for a gap, which it is not
+    # Wait as long as a worker needs to create a missing lease. The damaged lease exists, so the worker must not create it.
+    await asyncio.sleep(150)
 
     processor, task = world.workers["a"]
     assert not task.done()
@@ -102,7 +105,7 @@ async def test_a_lease_that_cannot_be_read_does_not_stop_the_other_leases(
     assert all(lease.id in error for error in errors)
     assert 1 == len(errors)
     await world.stop("a")
-    with pytest.raises(ConfigurationError, match=r"\.\.0"):  # a worker that starts says so at once
+    with pytest.raises(ConfigurationError, match=r"\.\.0"):  # the error names the unreadable lease
         await world.start("b").run()
     world.workers.clear()
 
@@ -135,7 +138,7 @@ async def test_a_split_waits_while_the_lease_of_one_child_cannot_be_read():
 
 
 async def test_a_lease_of_a_partition_that_no_longer_exists_is_reported():
-    """The other leases go on."""
+    """The test also checks that the worker goes on with its other leases."""
     world, records = World(ranges=2), list[Record]()
     await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
     await world.forget_ranges()
@@ -159,7 +162,7 @@ async def dotnet_lease(world: World) -> None:
     await world.leases.create(new_lease(PREFIX, "0", feed_range).raw)
 
 
-async def test_a_start_of_now_is_the_time_when_another_program_created_the_lease():
+async def test_start_from_now_means_the_time_when_another_program_created_the_lease():
     world = World()
     await world.write("history")
     await asyncio.sleep(100)
@@ -174,7 +177,7 @@ async def test_a_start_of_now_is_the_time_when_another_program_created_the_lease
     assert {"k": [0]} == world.handled
 
 
-async def test_a_start_of_now_does_not_skip_a_page_that_a_former_owner_failed_on():
+async def test_start_from_now_skips_no_page_that_a_former_owner_failed_on():
     world = World()
 
     async def fail(_: ChangeBatch) -> None:
@@ -194,7 +197,7 @@ async def test_a_start_of_now_does_not_skip_a_page_that_a_former_owner_failed_on
     assert {"k": [0]} == world.handled
 
 
-async def test_a_start_of_now_is_the_start_of_the_worker_if_the_lease_is_newer():
+async def test_start_from_now_means_the_start_of_the_worker_if_the_lease_is_newer():
     world = World()
     started = virtual_utcnow()
     await asyncio.sleep(100)
@@ -204,8 +207,8 @@ async def test_a_start_of_now_is_the_start_of_the_worker_if_the_lease_is_newer()
     assert started - timedelta(seconds=1) == start_of(with_start(lease, StartFrom.NOW, since=started))
 
 
-async def test_with_start_keeps_a_start_that_the_lease_already_has():
-    """It adds none to a lease that has a continuation, which needs no start."""
+async def test_a_lease_with_a_start_keeps_it_although_another_start_is_given():
+    """The test also checks that a lease with a continuation gets no start, because the continuation says where to read on."""
     lease = new_lease("p", "0", FeedRange(min="", max="FF"), properties={"start": "beginning"})
     read = new_lease("p", "0", FeedRange(min="", max="FF"), continuation='"7"')
 

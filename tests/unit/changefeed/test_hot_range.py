@@ -24,7 +24,9 @@ RETRY_AFTER = 2.0
 
 
 class Throttled:
-    """A change feed that refuses each read of the ranges in `hot` with status 429. Each refusal takes `silence` seconds."""
+    """
+    A change feed that refuses each read of the ranges in `hot` with status 429. Each refusal takes `silence` seconds.
+    """
 
     silence = 0.0
 
@@ -70,7 +72,7 @@ async def test_a_start_asks_no_partition_for_its_id_if_all_leases_exist():
 
 @pytest.mark.parametrize(("hot", "silence"), [({0}, 35.0), ({0, 1, 2}, 10.5), (set(range(9)), 35.0)])
 async def test_ranges_that_do_not_answer_delay_no_other_range_during_bootstrap(hot, silence):
-    """They stay silent for longer than the bootstrap lock lives."""
+    """Reads of these ranges, one after another, take longer than the bootstrap lock lives (30 s)."""
     world = World(ranges=10)
     feed = Throttled(world)
     feed.silence = silence
@@ -121,7 +123,7 @@ async def test_a_range_without_a_lease_is_reported_as_stalled_within_a_minute():
     await world.stop_all()
 
 
-async def test_a_lease_that_is_created_late_begins_at_the_now_of_the_first_start():
+async def test_a_lease_that_is_created_late_begins_at_the_first_start_of_the_processor():
     world, feed, _ = await hot_world(ranges=4, hot=0)
     world.start("a", feed=feed, start=StartFrom.NOW)
     await asyncio.sleep(20)
@@ -135,7 +137,7 @@ async def test_a_lease_that_is_created_late_begins_at_the_now_of_the_first_start
 
 
 async def test_bootstrap_retries_a_throttled_partition_after_its_retry_delay():
-    """It returns the ranges that still have no lease."""
+    """Bootstrap returns the ranges that still have no lease, so that their leases are created later."""
     world, feed, hot = await hot_world(ranges=3, hot=1)
     started = asyncio.get_running_loop().time()
     left = await create_leases("p", feed=feed, store=world.leases, start=StartFrom.BEGINNING)
@@ -160,7 +162,7 @@ async def test_a_lease_that_is_created_late_is_taken_before_the_next_balancing_p
     await world.stop_all()
 
 
-async def test_a_deleted_lease_is_not_created_sooner_because_another_is_missing():
+async def test_retries_for_one_missing_lease_do_not_recreate_a_deleted_lease_early():
     world, feed, _ = await hot_world(ranges=3, hot=1)
     world.start("a", feed=feed)
     await asyncio.sleep(30)
@@ -215,7 +217,7 @@ async def test_a_split_with_a_throttled_child_is_finished_by_the_next_owner():
 
 
 async def test_the_lag_estimator_names_the_lease_of_a_throttled_range():
-    """It returns the lag of all other leases."""
+    """The estimator still returns the lag of all other leases."""
     world, feed, _ = await hot_world(ranges=4, hot=2)
     await world.create_leases()
     await world.write_many(40, keys=40)
@@ -228,7 +230,7 @@ async def test_the_lag_estimator_names_the_lease_of_a_throttled_range():
     assert all(seen[token].transactions > 1 and seen[token].unseen is None for token in "013")
 
 
-async def test_the_lag_estimator_waits_for_ranges_that_do_not_answer_in_parallel():
+async def test_the_lag_estimator_waits_in_parallel_for_ranges_that_do_not_answer():
     world, feed, _ = await hot_world(ranges=8, hot=0)
     await world.create_leases()
     feed.hot |= set((await world.container.physical_ranges())[2:5])
@@ -251,8 +253,8 @@ async def test_the_lag_estimator_sends_one_read_for_each_lease():
 
 
 @pytest.mark.parametrize("hot", [0, 1])
-async def test_leases_without_ranges_are_handled_beside_a_throttled_range(hot: int):
-    """Old versions of the .NET SDK write leases without ranges."""
+async def test_leases_that_name_no_range_are_handled_beside_a_throttled_range(hot: int):
+    """Old versions of the .NET SDK write leases that do not say which range they cover."""
     world, feed, hot_range = await hot_world(ranges=2, hot=hot)
     await create_leases(
         "p" + await _suffix(world), feed=world.container, store=world.leases, start=StartFrom.BEGINNING

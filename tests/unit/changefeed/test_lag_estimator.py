@@ -1,4 +1,6 @@
-"""The lag estimator: it counts as the estimator of .NET and KEDA do."""
+"""
+The lag estimator counts the changes that wait to be handled, in the same way as .NET and KEDA count them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ async def test_the_lag_shows_no_owner_for_an_expired_lease():
     assert [None] == [lease.owner for lease in (await lag(world)).leases]
 
 
-async def test_the_lag_of_a_lease_that_was_never_read_is_its_whole_history():
+async def test_the_lag_of_a_range_that_was_never_handled_counts_all_its_changes():
     world = World()
     await world.write_many(5)
     world.start("a", handler=_never)
@@ -68,7 +70,8 @@ async def test_a_split_without_a_running_worker_does_not_add_lag():
     assert 0 == (await lag(world)).transactions
 
     await world.write_many(6, keys=6)
-    # A child continues the parent's LSNs, so the estimate may count changes that belong to the other child.
+    # Both ranges that the split created go on with the LSNs of the old range. So the estimate for one range may also count changes
+    # of the other: between 6 and twice 6.
     assert 6 <= (await lag(world)).transactions <= 12
 
 
@@ -91,7 +94,7 @@ async def test_the_lag_counts_changes_once_while_a_merge_is_half_done():
 
 
 async def test_the_lag_estimator_names_a_lease_that_cannot_be_read():
-    """It returns the lag of the other leases."""
+    """The estimator still returns the lag of the other leases."""
     world = World(ranges=2)
     await world.create_leases()
     lease = (await world.all_leases())[0]

@@ -53,17 +53,19 @@ def test_a_position_is_the_number_between_the_quotes_of_a_continuation(position,
 
 @pytest.mark.parametrize(
     ("position", "seen", "newest"),
+    # The lease's position, a page with the newest LSN of the range, and that LSN if it is lower than the position (None: it is not)
     [
         ('"10"', page(9), 9),
         ('"10"', page(10), None),
         ('"10"', page(11), None),
-        ('"10"', page(None), None),  # the service did not return it
-        ('"ten"', page(3), None),  # nothing to compare
+        ('"10"', page(None), None),  # the answer has no newest LSN
+        ('"ten"', page(3), None),  # "ten" is no number, so it is not compared with the LSN 3
         (None, page(0), None),
-        ('"10"', page(9, documents=1), None),  # what has changes is not behind
+        # the page has a change, so there are changes after the position
+        ('"10"', page(9, documents=1), None),
     ],
 )
-def test_only_an_empty_page_with_a_lower_lsn_shows_that_a_range_is_behind(position, seen, newest):
+def test_only_an_empty_page_with_a_lower_lsn_shows_that_a_position_is_too_far(position, seen, newest):
     assert newest == newest_below(position, seen)
 
 
@@ -100,7 +102,7 @@ async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute():
     await world.stop_all()
 
 
-async def test_a_lease_that_halted_ahead_of_its_range_is_not_split_before_a_reset():
+async def test_a_lease_that_halted_beyond_the_newest_change_is_not_split_before_a_reset():
     world = await started_ahead([])
     await asyncio.sleep(40)
     world.container.split("0")
@@ -146,15 +148,17 @@ async def test_a_worker_goes_on_from_a_position_that_an_operator_set_back(positi
     assert ('"20"', False) == (lease.continuation, BEHIND in lease.properties)
 
 
-async def test_a_range_that_lost_changes_is_read_again_from_its_lowest_lsn():
-    """A failover to another region may lose the newest changes."""
+async def test_a_range_whose_newest_lsn_went_back_is_read_again_from_its_lowest_lsn():
+    """
+    A failover to another region may lose the newest changes. The saved position is then ahead of the range.
+    """
     world, records = World(), list[Record]()
     world.start("a", hooks=[records.append])
     await world.write_many(1000)
     await world.until(world.all_handled)
     await asyncio.sleep(2)
     world.container.lose("0", 10)
-    for count in (5, 10):  # the LSNs 991 to 995, seen while the range is still behind, and up to 1005
+    for count in (5, 10):  # first up to LSN 995, below the saved position, and then up to LSN 1005
         await asyncio.sleep(5)
         for _ in range(count):
             await world.write("new")
@@ -190,7 +194,7 @@ async def test_a_briefly_lagging_replica_causes_a_few_repeated_changes_and_one_w
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])
-async def test_the_next_owner_of_a_lease_whose_range_is_behind_reads_from_its_lowest_lsn(end: str):
+async def test_the_next_owner_of_a_lease_ahead_of_its_range_reads_from_the_lowest_lsn(end: str):
     world = World()
     world.start("a")
     await world.write_many(100)
@@ -213,7 +217,7 @@ async def test_the_next_owner_of_a_lease_whose_range_is_behind_reads_from_its_lo
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])
-async def test_the_next_owner_of_a_lease_that_was_set_ahead_halts_as_well(end: str):
+async def test_the_next_owner_of_a_lease_ahead_of_its_range_halts_as_well(end: str):
     """
     The range still has changes that were never handled, so no owner may go on from the lowest LSN that another owner saw.
     """

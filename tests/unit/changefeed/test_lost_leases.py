@@ -1,5 +1,6 @@
 """
-Leases that were deleted are created again with the start of the first ones: a start of "now" is the time of the first bootstrap.
+Deleted leases are created again with the start of the first leases. So a start from "now" still means the time of the first bootstrap,
+and no change is skipped.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ async def test_changes_that_wait_while_all_leases_are_deleted_are_still_handled(
 
 
 @pytest.mark.parametrize(("proof", "handled"), [("it parked keys", ["earlier", "later"]), (None, ["later"])])
-async def test_a_start_of_now_reads_from_the_beginning_if_workers_ran_before(
+async def test_start_from_now_reads_from_the_beginning_if_workers_ran_before(
     proof: str | None, handled: list[str]
 ):
     world, records = World(), list[Record]()
@@ -78,7 +79,7 @@ async def test_a_start_of_now_reads_from_the_beginning_if_workers_ran_before(
 async def test_a_worker_that_finds_its_leases_lost_raises_one_alarm(
     start: StartFrom | datetime,
 ):
-    """Then it begins where its settings say."""
+    """After the alarm, the worker begins where its settings say."""
     world, records = World(ranges=2), list[Record]()
     await world.write_many(10)
     feed = Faulty(world.container)
@@ -100,7 +101,9 @@ async def test_a_worker_that_finds_its_leases_lost_raises_one_alarm(
 @pytest.mark.parametrize("start", StartFrom)
 @pytest.mark.parametrize("apart", [0.0, 0.5, 3.0, 14.0])
 async def test_the_first_start_of_several_workers_raises_no_alarm(start: StartFrom, apart: float):
-    """A worker that starts later may already see heartbeats and leases of the others."""
+    """
+    A worker that starts a little later may see heartbeats and leases of the first worker. They are no sign of lost leases.
+    """
     world, records = World(ranges=4), list[Record]()
 
     async def earlier_life() -> str | None:
@@ -122,11 +125,11 @@ async def test_the_first_start_of_several_workers_raises_no_alarm(start: StartFr
 async def test_a_restart_with_existing_leases_keeps_their_positions(
     start: StartFrom,
 ):
-    """It does not ask the parked store whether workers ran before."""
+    """With existing leases, the worker does not ask the parked store whether workers ran before."""
     world, records = World(), list[Record]()
 
     async def earlier_life() -> str | None:
-        raise TooManyRequests  # the parked container is busy
+        raise TooManyRequests  # the parked container, which knows whether workers ran before, is busy
 
     world.start("a", start=start)
     await asyncio.sleep(30)

@@ -27,7 +27,7 @@ OTHER_NAMES = (
     "acct.privatelink.documents.azure.com",
     "acct.sqlx.cosmos.azure.com",
 )
-# Names are made of these pieces, because such names are easily taken for one another.
+# Hypothesis builds names from these pieces, because a wrong comparison would confuse such names.
 PIECES = st.lists(
     st.sampled_from(["p", "acct", "-", ".", "1", "westeurope", "documents.azure.com"]),
     min_size=1,
@@ -63,7 +63,7 @@ async def test_processors_with_a_common_beginning_of_their_names_are_told_apart(
 
 
 @pytest.mark.parametrize("host", ["", "other.documents.azure.com", "acctx.documents.azure.com"])
-async def test_leases_under_a_name_that_is_not_of_the_account_belong_to_another_processor(host: str):
+async def test_leases_without_the_host_of_this_account_belong_to_another_processor(host: str):
     leases = await leases_under(f"p{host}", f"p{GLOBAL}")
     await own_prefix(ACCOUNT, processor_name="p", leases=leases)
     assert (f"p{host}",) == await others_on(ACCOUNT, processor_name="p", leases=leases)

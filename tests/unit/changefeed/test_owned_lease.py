@@ -1,5 +1,7 @@
 """
 How one worker writes its lease: what it does after a 412 (the etag has changed), and that it writes nothing after it lost the lease.
+
+Trust is the time after its last write in which an owner may rely on the lease, because no other worker can have taken it.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ async def acquired(
 async def acquired_from(
     store: MemoryLeases, suspended: Callable[[], float] = suspended_seconds
 ) -> OwnedLease:
-    """Create the one lease of a store, acquire it, and return it as its owner has it."""
+    """Create a lease in the store, acquire it for a worker, and return it."""
     created = await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw)
     return await acquired(from_document(created), store, suspended)
 
@@ -88,7 +90,7 @@ async def test_a_lease_that_another_worker_took_is_not_overwritten():
     assert theirs == await store.stored()
 
 
-async def test_a_write_of_another_program_that_keeps_the_owner_is_merged():
+async def test_an_owner_merges_a_lease_write_of_another_program_that_keeps_the_owner():
     store, mine = await owned()
     await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
     mine.advance('"9"')
@@ -121,7 +123,7 @@ async def test_renewals_and_checkpoints_of_one_owner_never_collide():
     assert 100 / 0.2 - 30 <= spared <= 100 / 0.2 + 10, "one write each checkpoint interval, and no repetition"
 
 
-async def test_an_owner_writes_nothing_after_its_trust_in_the_lease_ended():
+async def test_an_owner_writes_nothing_in_the_seconds_before_its_lease_expires():
     store, mine = await owned()
     before = store.writes
     await asyncio.sleep(OPTIONS.trust_seconds)
@@ -166,8 +168,8 @@ async def test_a_lease_that_a_java_processor_overwrote_is_lost():
         await mine.save()
 
 
-async def test_an_owner_may_begin_work_until_its_trust_ends():
-    """After its task was cancelled it may only save what was done."""
+async def test_an_owner_may_begin_work_until_shortly_before_its_lease_expires():
+    """The test also checks that an owner whose task was cancelled may save the work that it did, but begin no more."""
     _, mine = await owned()
     mine.ensure_active()
     await asyncio.sleep(OPTIONS.trust_seconds - 0.01)
@@ -183,7 +185,7 @@ async def test_an_owner_may_begin_work_until_its_trust_ends():
     await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         mine.ensure_active()
-    mine.ensure_trusted()  # what was done may still be saved
+    mine.ensure_trusted()  # the owner may still save the work that it did
 
 
 class SlowLeases(CountingLeases):
@@ -195,7 +197,7 @@ class SlowLeases(CountingLeases):
         return written
 
 
-async def test_trust_in_a_lease_counts_from_the_sending_of_its_last_write():
+async def test_an_owner_relies_on_its_lease_from_the_sending_of_its_last_write():
     loop, store = asyncio.get_running_loop(), SlowLeases(now=virtual_seconds)
     sent_at = loop.time()
     mine = await acquired_from(store)
@@ -206,7 +208,7 @@ async def test_trust_in_a_lease_counts_from_the_sending_of_its_last_write():
     assert sent_at + OPTIONS.trust_seconds == mine.trusted_until
 
 
-async def test_an_unanswered_write_loses_the_lease_when_trust_ends():
+async def test_an_owner_whose_write_gets_no_answer_gives_its_lease_up_in_time():
     _, mine = await owned()
     store = Faulty(MemoryLeases())
     store.hanging.add("replace")
@@ -226,8 +228,10 @@ async def test_an_owner_notices_a_handover_request_at_its_next_write():
     assert (True, True) == (mine.handover_requested, mine.drain.is_set())
 
 
-async def test_notes_of_a_handler_are_written_with_the_checkpoint():
-    """The next owner of the lease reads them."""
+async def test_what_a_handler_notes_for_the_next_owner_is_written_with_the_checkpoint():
+    """
+    In its notes, a handler tells the next owner of the lease what it knows, such as which keys are parked.
+    """
     store, mine = await owned()
     assert mine.notes.text is None
     await mine.save()
@@ -243,7 +247,7 @@ async def test_notes_of_a_handler_are_written_with_the_checkpoint():
     assert 5 == store.writes
 
 
-async def test_notes_of_a_handler_survive_a_write_of_another_program():
+async def test_a_text_that_a_handler_stores_in_a_lease_survives_a_foreign_write():
     store, mine = await owned()
     mine.notes.text = "b is parked"
     await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
@@ -251,16 +255,16 @@ async def test_notes_of_a_handler_survive_a_write_of_another_program():
     assert {"notes": "b is parked", "theirs": "kept"}.items() <= (await store.stored()).properties.items()
 
 
-async def test_trust_ends_although_the_machine_slept():
+async def test_an_owner_stops_using_its_lease_in_time_although_the_machine_slept():
     """
     The clock of the event loop stands still while the machine sleeps, so the time asleep is added to it.
     """
-    asleep = 1000.0  # before it took the lease
+    asleep = 1000.0  # seconds that the machine slept before the worker took the lease
     store, mine = await owned(lambda: asleep)
     await asyncio.sleep(20)
     asleep += OPTIONS.trust_seconds - 21
     mine.ensure_active()
-    await mine.save()  # from here on trust counts anew, and sleep as well
+    await mine.save()  # after this write, the owner may work for the full `trust_seconds` again
     asleep += OPTIONS.trust_seconds - 1
     mine.ensure_active()
     asleep += 2
@@ -274,7 +278,7 @@ async def test_trust_ends_although_the_machine_slept():
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-async def test_time_asleep_before_the_answer_to_a_write_counts_against_trust(renewed: bool):
+async def test_an_owner_stops_relying_on_its_lease_after_the_machine_slept_too_long(renewed: bool):
     asleep = 0.0
 
     class Sleeping(CountingLeases):
@@ -295,7 +299,7 @@ async def test_time_asleep_before_the_answer_to_a_write_counts_against_trust(ren
 
 def test_suspended_seconds_is_zero_without_a_clock_that_counts_sleep(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(suspended_seconds(), float)
-    monkeypatch.setattr("time.CLOCK_BOOTTIME", 4711, raising=False)  # no clock of this kernel
+    monkeypatch.setattr("time.CLOCK_BOOTTIME", 4711, raising=False)  # a clock that the kernel lacks
     assert 0 == suspended_seconds()
     monkeypatch.delattr("time.CLOCK_BOOTTIME", raising=False)
     assert 0 == suspended_seconds()
@@ -329,14 +333,15 @@ async def test_a_throttled_write_is_repeated_after_the_delay_of_the_service():
 
 async def test_checkpoints_become_rarer_while_their_writes_are_throttled():
     """
-    Each throttled write doubles the interval, up to that of renewals. A write that is not throttled resets it.
+    Each throttled write doubles the pause before the next checkpoint, up to the interval of renewals. A write that is not throttled
+    resets the pause.
     """
 
     class Busy(ThrottledLeases):
         busy = False
 
         async def replace(self, document, *, etag):
-            if self.busy and len(self.written_at) % 2 == 0:  # each write's first attempt
+            if self.busy and len(self.written_at) % 2 == 0:  # throttle the first attempt of each write
                 self.refusals = 1
             return await super().replace(document, etag=etag)
 

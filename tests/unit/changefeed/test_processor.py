@@ -1,5 +1,5 @@
 """
-The change feed processor over memory and virtual time: what a user of `ChangeFeedProcessor` may rely on.
+The change feed processor, with containers in memory and in virtual time: what a user of `ChangeFeedProcessor` may rely on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cosmos_outbox.records import PageHandled, Record
 from tests.support.changefeed_world import Faulty, World
 
 
-async def test_the_example_in_the_docstring_runs(capsys):
+async def test_the_example_in_the_docstring_of_the_processor_runs(capsys):
     world = World(ranges=4)
     await world.write("k")
     code = inspect.cleandoc(ChangeFeedProcessor.__doc__ or "").partition("\n\n")[2].partition("\nArgs:")[0]
@@ -40,7 +40,7 @@ async def test_the_example_in_the_docstring_runs(capsys):
 async def test_a_stop_saves_positions_and_releases_every_lease():
     world = World(ranges=3)
     world.start("a", checkpoint_interval=timedelta(minutes=5))
-    for _ in range(2):  # the first position is saved at once
+    for _ in range(2):  # the worker saves the first position at once, later ones when it stops
         await world.write_many(100)
         await world.until(world.all_handled)
     await world.stop("a")
@@ -64,7 +64,8 @@ async def test_leases_of_a_killed_worker_are_taken_as_soon_as_they_expire(phase:
     seconds = await world.until(world.all_handled)
 
     assert {"b": 4} == await world.owners()
-    # The service rounds to a second, and a pause of at most 13 s may be a tenth longer.
+    # A lease expires after 60 s. Cosmos DB rounds the time of its last write to a second. The worker's pause of 13 s before it looks for
+    # free leases may be a tenth longer. 0.5 s are to spare.
     assert seconds < 60 + 1 + 1.3 + 0.5
     await world.stop_all()
     assert world.first_copies_in_order()
@@ -111,7 +112,7 @@ async def test_a_worker_takes_up_to_eight_leases_at_a_time():
 async def test_a_range_whose_reads_raise_unexpected_errors_stops_no_other_range(
     error: type[Exception],
 ):
-    """It goes on when its reads succeed again."""
+    """The faulty range goes on when its reads succeed again."""
     world, spoiled = World(ranges=4), True
 
     class Nonsense(Faulty):
@@ -157,7 +158,7 @@ async def test_a_page_that_is_shorter_when_read_again_loses_no_change():
     assert {"k": [0, 1, 2, 3, 4, 5]} == world.handled
 
 
-async def test_a_page_record_has_the_lag_after_the_page():
+async def test_a_record_of_a_handled_page_has_the_lag_that_remains():
     world, records = World(), list[Record]()
     await world.write_many(10)
     world.start("a", hooks=[records.append], max_items=5)
@@ -188,7 +189,7 @@ async def test_a_worker_lists_leases_more_often_while_it_waits_for_a_handover():
 
 
 async def test_the_first_position_of_an_idle_range_is_saved_at_once():
-    """After that, the lease is only written to renew it."""
+    """After that, the worker writes the lease only to renew it."""
     world = World()
     store = Faulty(world.leases)
     world.start("a", leases=store)
@@ -202,7 +203,7 @@ async def test_the_first_position_of_an_idle_range_is_saved_at_once():
     await world.stop_all()
 
 
-async def test_a_worker_with_many_idle_leases_polls_each_less_often():
+async def test_a_worker_with_many_idle_leases_polls_each_lease_less_often():
     world = World(ranges=300)
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed)
@@ -304,7 +305,7 @@ async def test_a_stop_cancels_a_handler_after_the_grace_period():
     assert (None, None) == (lease.owner, lease.continuation)
 
 
-async def test_a_start_of_now_skips_only_changes_before_the_first_start():
+async def test_start_from_now_skips_only_changes_before_the_first_start():
     world = World()
     await world.write("old")
     await asyncio.sleep(10)
@@ -317,7 +318,7 @@ async def test_a_start_of_now_skips_only_changes_before_the_first_start():
     assert {"new": [0]} == world.handled
 
 
-def test_options_report_every_mistake_at_once():
+def test_processor_options_report_every_mistake_at_once():
     with pytest.raises(ConfigurationError) as caught:
         ProcessorOptions(
             processor_name="",

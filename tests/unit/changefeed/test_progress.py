@@ -111,7 +111,7 @@ async def test_a_stalled_lease_that_makes_progress_is_no_longer_stalled():
 
 async def stalled_within(processor: ChangeFeedProcessor, seconds: int) -> list[tuple[str, int]]:
     """
-    Watch the status of a processor for a number of seconds. Return each lease that was stalled, and for how many of them.
+    Watch the status of a processor for this number of seconds. Return each lease that was stalled, and for how many seconds.
     """
     seen = Counter[str]()
     for _ in range(seconds):
@@ -183,8 +183,8 @@ async def standstills(world: World) -> list[str | None]:
     ]
 
 
-async def test_a_lease_shows_the_cause_of_a_standstill_within_a_minute():
-    """The cause disappears from the lease within a minute of its end."""
+async def test_a_lease_shows_within_a_minute_why_its_handler_makes_no_progress():
+    """After the handler works again, the worker removes the cause from the lease within a minute."""
     world = World()
     broken = True
 
@@ -206,7 +206,7 @@ async def test_a_lease_shows_the_cause_of_a_standstill_within_a_minute():
     await world.stop_all()
 
 
-async def test_a_new_owner_removes_the_standstill_of_the_former_owner():
+async def test_a_new_owner_removes_the_cause_of_failure_that_the_former_owner_wrote():
     world = World()
 
     async def fail(_: ChangeBatch) -> None:

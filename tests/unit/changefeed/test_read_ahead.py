@@ -37,7 +37,9 @@ ALL = FeedRange(min="", max="FF")
 
 @given(SIZES, MOST, ROOM, ROOM)
 def test_a_page_asks_for_as_many_changes_as_fit_into_memory(sizes: Sizes, most: int, share: int, room: int):
-    """It asks for one change at least."""
+    """
+    Without room for a single change, the page still asks for one change, so that the lease does not stop.
+    """
     items = page_within(sizes, most=most, share=share, room=room)
 
     assert 1 <= items <= longest_page(sizes, most=most, share=share) <= most
@@ -45,21 +47,25 @@ def test_a_page_asks_for_as_many_changes_as_fit_into_memory(sizes: Sizes, most: 
 
 
 @given(SIZES, MOST, ROOM)
-def test_the_current_page_and_the_next_one_fit_into_the_share_of_a_lease(sizes: Sizes, most: int, share: int):
+def test_the_current_and_the_next_page_fit_into_the_memory_share_of_a_lease(
+    sizes: Sizes, most: int, share: int
+):
     items = longest_page(sizes, most=most, share=share)
 
     assert items == 1 or 2 * items * sizes.kept <= share
 
 
 @given(SIZES, MOST, ROOM)
-def test_a_page_asks_for_at_least_half_of_the_documents_that_fit(sizes: Sizes, most: int, share: int):
+def test_a_read_asks_for_at_least_half_of_the_documents_that_fit_into_memory(
+    sizes: Sizes, most: int, share: int
+):
     items = longest_page(sizes, most=most, share=share)
 
     assert items == most or 2 * items * max(sizes.read, 2 * sizes.kept) >= share
 
 
 @given(st.integers(1, 1_000_000_000), st.integers(1, 500))
-def test_the_shares_of_all_leases_do_not_exceed_the_budget(limit: int, leases: int):
+def test_the_memory_shares_of_all_leases_do_not_exceed_the_budget(limit: int, leases: int):
     share = share_of(limit, free=0, leases=leases)
 
     assert share * leases <= limit * 1.000001
@@ -142,9 +148,10 @@ async def test_pages_become_longer_when_documents_become_smaller():
     budget = Budget(40_000_000 * MEMORY_OF_A_BYTE, leases=lambda: 50)
     with budget.reserve(37_000_000):
         async for page in _pages(feed, budget):
-            del page  # or it would be held
+            del page  # so that this variable does not keep the page in memory
 
-    # The first pages may take 400 KB each, half of the lease's share, which is eight large documents.
+    # Each of the 50 leases has a share of 800 KB, and a page may take half of it: eight documents of 40 KB, as the number of documents
+    # is rounded down to a power of two.
     assert [8, 8] == feed.asked[:2]
     assert 100 == feed.asked[-1]
     assert sorted(feed.asked) == feed.asked
@@ -172,11 +179,12 @@ async def test_a_lease_that_lags_reads_long_pages_until_it_has_caught_up():
     for _ in range(5):
         continuation = (await reader.read(continuation, start=StartFrom.BEGINNING)).continuation
 
-    # The third page has the last hundred changes and does not show that it is the last. The fourth page is empty.
+    # How many changes each read asked for. The third page has the last hundred changes, and does not show that it is
+    # the last. The fourth page is empty.
     assert [100, 1000, 1000, 1000, 100] == feed.asked
 
 
-async def test_only_wanted_documents_of_unfinished_pages_count_against_the_budget():
+async def test_only_wanted_documents_of_unfinished_pages_count_against_the_memory_budget():
     container = MemoryContainer()
     for number in range(40):
         await _write(
@@ -195,7 +203,7 @@ async def test_only_wanted_documents_of_unfinished_pages_count_against_the_budge
     assert whole == budget.free
 
 
-async def test_the_budget_uses_the_page_size_that_an_adapter_reports():
+async def test_the_memory_budget_uses_the_page_size_that_an_adapter_reports():
     container = MemoryContainer()
     for number in range(10):
         await _write(container, "k", f"{number}")
@@ -212,7 +220,7 @@ async def test_the_budget_uses_the_page_size_that_an_adapter_reports():
     assert 10 == len(pages[0].documents)
 
 
-async def test_a_halted_lease_that_takes_the_whole_budget_stops_no_other_lease():
+async def test_a_halted_lease_that_takes_the_whole_memory_budget_stops_no_other_lease():
     world = World(ranges=8)
     for number in range(400):
         await _write(world.container, f"key-{number % 40}", f"{number}", n=number, text="x" * 10_000)
@@ -225,7 +233,7 @@ async def test_a_halted_lease_that_takes_the_whole_budget_stops_no_other_lease()
             await asyncio.Event().wait()
         arrived.extend(document["n"] for document in batch.documents)
 
-    # A single page of the halted lease is larger than the whole budget.
+    # A single page of the halted lease is larger than the whole memory budget (`memory_bytes`).
     feed = Asked(world.container)
     world.start("a", feed=feed, handler=handler, memory_bytes=50_000 * MEMORY_OF_A_BYTE)
     await world.until(lambda: bool(held))
@@ -247,7 +255,7 @@ def _inside(feed_range: FeedRange, key: str) -> bool:
     return feed_range.min <= effective_partition_key(key) < feed_range.max
 
 
-async def test_the_pages_of_all_leases_stay_within_the_budget_while_all_handlers_hang():
+async def test_the_pages_of_all_leases_fit_the_memory_budget_while_all_handlers_hang():
     world = World(ranges=16)
     for number in range(3200):
         await _write(world.container, f"key-{number}", f"{number}", n=number, text="x" * 5_000)
@@ -300,7 +308,7 @@ async def test_the_next_page_is_read_ahead_only_if_the_budget_has_room():
 
 
 async def test_unwanted_changes_are_skipped_without_a_pause():
-    """They count as handled in the records, in the lag and in the saved position."""
+    """The test also checks that the skipped changes count as handled in the records, in the lag and in the saved position."""
     world = World()
     records: list[Record] = []
     for number in range(1000):
@@ -311,7 +319,7 @@ async def test_unwanted_changes_are_skipped_without_a_pause():
     seconds = await world.until(lambda: len(world.handled["k"]) == 10)
     await asyncio.sleep(10)
 
-    assert seconds < 2  # no rest on the way
+    assert seconds < 2  # a pause after each page would take longer
     assert list(range(990, 1000)) == world.handled["k"]
     handled = [record for record in records if isinstance(record, PageHandled)]
     assert 1000 == sum(record.changes for record in handled)
@@ -321,7 +329,7 @@ async def test_unwanted_changes_are_skipped_without_a_pause():
     await world.stop_all()
 
 
-async def test_unwanted_changes_after_the_last_wanted_one_do_not_count_as_lag():
+async def test_filtered_changes_after_the_last_handled_change_do_not_count_as_lag():
     world = World()
     records: list[Record] = []
     for number in range(20):
@@ -349,7 +357,7 @@ async def test_the_memory_of_a_halted_page_is_freed_once_the_page_is_handled():
     processor = world.start("a", handler=handler, halt_after_attempts=2)
     await asyncio.sleep(600)
     broken = False
-    gc.disable()  # only references count
+    gc.disable()  # the memory must become free without the garbage collector
     try:
         await world.until(world.all_handled)
         await asyncio.sleep(5)

@@ -37,7 +37,7 @@ class Seen:
 
 
 async def test_a_processor_creates_leases_for_a_recreated_container():
-    """It raises one alarm, and gives up the leases of the old container."""
+    """The processor raises one alarm, and gives up the leases of the old container."""
     world = World(ranges=3)
     records: list[Record] = []
 
@@ -60,7 +60,8 @@ async def test_a_processor_creates_leases_for_a_recreated_container():
 
 async def lease_by_dotnet(world: World) -> None:
     """
-    Create a lease and a marker as a .NET worker does. Its marker does not say where the first leases begin.
+    Create a lease and the document `.info` as a .NET worker does. This `.info` does not say where the first
+    leases begin.
     """
     prefix = lease_prefix("p", await world.container.describe())
     await world.leases.create({"id": f"{prefix}.info"})
@@ -68,11 +69,11 @@ async def lease_by_dotnet(world: World) -> None:
 
 
 @pytest.mark.parametrize("by_dotnet", ["no lease", "the first lease", "the lease of the new container"])
-async def test_a_start_of_now_handles_all_changes_of_a_recreated_container(
+async def test_start_from_now_handles_all_changes_of_a_recreated_container(
     by_dotnet: str,
 ):
     world = World()
-    if by_dotnet == "the first lease":  # so "now" is all that this processor knows of the start
+    if by_dotnet == "the first lease":  # a lease of .NET does not say at which time its "now" was
         await lease_by_dotnet(world)
     feed = Faulty(world.container)
     world.start("a", feed=feed, start=StartFrom.NOW)
@@ -81,14 +82,14 @@ async def test_a_start_of_now_handles_all_changes_of_a_recreated_container(
     world.container.recreate()
     await world.write_many(10)
     await asyncio.sleep(30)
-    if by_dotnet == "the lease of the new container":  # it noticed first, and begins where it pleases
+    if by_dotnet == "the lease of the new container":  # a .NET worker creates it before ours does
         await lease_by_dotnet(world)
     feed.failing.clear()
     await world.until(world.all_handled)
     await world.stop_all()
 
 
-async def test_a_cancellation_while_the_recreated_container_is_noticed_ends_the_processor():
+async def test_a_processor_can_be_cancelled_while_it_notices_a_recreated_container():
     world = World(ranges=3)
     feed = Seen(world)
     world.start("a", feed=feed)
@@ -131,7 +132,7 @@ async def test_no_lease_of_the_old_container_is_kept_after_it_is_recreated_durin
 
     processor = world.start("a", leases=Replacing(world.leases))  # type: ignore[arg-type] - it has every method
     await asyncio.sleep(120)
-    gc.collect()  # a coroutine that was never awaited says so when it goes
+    gc.collect()  # so that Python warns of a coroutine that was never awaited
 
     assert [False] * 10 == [status.stalled for status in processor.status()]
     await world.stop_all()

@@ -10,7 +10,7 @@ from cosmos_outbox.errors import InvalidRequest, TooManyRequests
 from tests.support.changefeed_world import Faulty, World
 
 
-async def test_a_lease_that_cannot_be_written_does_not_prevent_taking_the_others():
+async def test_a_lease_that_cannot_be_written_does_not_prevent_taking_other_leases():
     world = World(ranges=10)
 
     class Refusing(Faulty):
@@ -45,7 +45,7 @@ async def test_a_handover_request_that_cannot_be_written_delays_no_other_request
     await world.stop_all()
 
 
-async def test_throttled_attempts_to_take_leases_are_retried_before_the_next_interval():
+async def test_throttled_attempts_to_take_leases_are_retried_before_the_next_balancing_pass():
     world = World(ranges=100)
 
     class Throttled(Faulty):

@@ -1,5 +1,5 @@
 """
-Splits and merges: the child leases that replace the lease of a range that is gone, as .NET creates them, and crashes between the steps.
+Splits and merges: as in .NET, child leases replace the lease of a range that no longer exists, even if a worker crashes between the steps.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
         pytest.param(parent("0", "", "80"), physical(("0", "", "80")), None, id="a passing fault"),
     ],
 )
-def test_the_children_of_a_split_or_merged_lease_are_those_of_dotnet(
+def test_a_split_or_merge_gives_a_lease_the_same_children_as_dotnet(
     lease: Lease, ranges: dict[FeedRange, str], expected: list[tuple[str, int, str, str]]
 ):
     made = children(lease, ranges)
@@ -112,7 +112,7 @@ async def test_a_range_that_splits_before_its_first_read_is_read_from_its_start(
     world = World()
     await world.write_many(20)
     world.start("a")
-    await asyncio.sleep(0.01)  # the lease exists, nothing was saved yet
+    await asyncio.sleep(0.01)  # the lease exists, but no position was saved yet
     world.container.split("0")
     await world.until(world.all_handled)
     await world.stop_all()
@@ -178,7 +178,7 @@ async def test_the_child_leases_of_a_split_are_taken_at_once():
 @pytest.mark.parametrize(
     ("writes", "left"), [(0, {"0"}), (1, {"0", "1"}), (2, {"0", "1", "2"}), (3, {"1", "2"})]
 )
-async def test_a_split_writes_nothing_after_trust_in_the_parent_lease_ended(writes: int, left: set[str]):
+async def test_a_split_writes_nothing_once_the_parent_lease_may_be_taken(writes: int, left: set[str]):
     store = MemoryLeases()
     lease = from_document(await store.create(parent("0", "", "FF").raw))
     ranges = physical(("1", "", "80"), ("2", "80", "FF"))
@@ -214,7 +214,7 @@ async def test_a_stop_does_not_wait_for_a_split_that_hangs():
     assert {"free": 1} == await world.owners()
 
 
-async def test_a_split_that_hangs_is_given_up_when_trust_ends():
+async def test_an_owner_gives_up_a_hanging_split_shortly_before_its_lease_expires():
     world, records = World(), list[Record]()
     feed = Faulty(world.container)
     processor = world.start("a", feed=feed, hooks=[records.append])

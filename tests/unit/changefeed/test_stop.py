@@ -1,4 +1,4 @@
-"""A worker stops in time, whatever does not answer it."""
+"""A worker stops in time, even if its lease store or the change feed does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cosmos_outbox.retries import Backoff
 from tests.support.changefeed_world import Faulty, World, ended
 
 GRACE = timedelta(seconds=10)
-RELEASE = GRACE / 2  # what a release may take on top
+RELEASE = GRACE / 2  # the time in which a worker must release its leases after the grace period
 
 
 async def stopped(world: World) -> float:

@@ -29,11 +29,11 @@ async def fails() -> None:
     try:
         await asyncio.sleep(10_000)
     except asyncio.CancelledError:
-        raise RuntimeError("cancelled, says my client library") from None
+        raise RuntimeError("The client library reports the cancellation as an error.") from None
 
 
 async def stolen(world: World) -> None:
-    """Take the lease by force, as .NET does. Its owner notices it at its next renewal."""
+    """Take the lease by force, as .NET does. The owner notices the loss at its next renewal."""
     (lease,) = await world.all_leases()
     thief = lease.with_changes(now=world.utcnow(), owner="dotnet", properties={})
     await world.leases.replace(thief.raw, etag=lease.etag or "")
@@ -44,7 +44,7 @@ async def stolen(world: World) -> None:
 async def test_a_handler_that_swallows_its_cancellation_saves_no_page(
     swallow: Callable[[], Awaitable[None]], loss: str
 ):
-    """Its lease was lost or released, so no further page is begun either."""
+    """The worker lost or released the lease, so it begins no further page either."""
     world, records = World(), list[Record]()
     calls = 0
 
@@ -88,7 +88,7 @@ async def test_a_handler_that_swallows_its_cancellation_saves_no_page(
 
 
 @pytest.mark.parametrize("answer", ["a page", "an error"])
-async def test_a_read_that_swallows_its_cancellation_is_not_handled(answer: str):
+async def test_a_page_whose_read_swallowed_a_cancellation_is_not_handled(answer: str):
     world, records, reads = World(), list[Record](), 0
 
     class Deaf:
@@ -117,7 +117,7 @@ async def test_a_read_that_swallows_its_cancellation_is_not_handled(answer: str)
 
 async def test_a_handler_that_does_not_end_is_reported_as_stalled():
     """
-    Its worker lost the lease and does not take it again before the handler ends. Another worker goes on.
+    The worker lost the lease, and does not take it again before the handler ends. Another worker takes it and handles the page.
     """
     world = World()
     stubborn, calls = asyncio.Event(), 0
@@ -155,7 +155,7 @@ async def test_a_handler_that_does_not_end_is_reported_as_stalled():
     await world.stop("a")
 
 
-async def test_a_library_that_cancels_the_task_for_its_own_timeout_ends_no_lease():
+async def test_a_library_that_cancels_the_task_for_its_own_timeout_does_not_end_the_lease():
     world = World()
     attempts = 0
 
