@@ -37,7 +37,7 @@ def awaiting_what_is_cancelled() -> Consumer:
     return consumer
 
 
-async def test_a_handler_that_awaits_a_cancelled_task_parks_its_message():
+async def test_a_message_is_parked_if_its_handler_awaits_a_cancelled_task():
     world = await ran(awaiting_what_is_cancelled(), message(OrderPaid(order_id="o1")))
 
     (parked,) = world.of(MessageGivenUp, "parked")
@@ -103,7 +103,7 @@ def test_a_number_in_the_body_of_a_held_message_does_not_change(digits: str, kep
     ],
 )
 async def test_the_body_of_a_released_message_has_the_bytes_that_were_received(body: str):
-    """If an operator edited the message, the edited data is sent."""
+    """If an operator edited the message, the release sends the edited data instead."""
     sent = message(OrderPaid(order_id="o1"), body=body.encode())
     stored = json.dumps(ParkedMessage(sent, "o1").document)
     document = json.loads(stored, parse_int=as_double, parse_float=as_double)
@@ -114,7 +114,7 @@ async def test_the_body_of_a_released_message_has_the_bytes_that_were_received(b
 
 
 @pytest.mark.parametrize("letter", ["y", "é", "漢", '\\"'])
-async def test_a_message_of_1_3_megabytes_is_parked_in_any_script(letter: str):
+async def test_a_message_of_1_3_megabytes_is_parked_in_any_alphabet(letter: str):
     world = World(invoicing(attempts=1))
     note = letter * (1_300_000 // len(letter.encode()))
     body = f'{{"orderId":"o1","note":"{note}","total":-1}}'.encode()
@@ -190,7 +190,7 @@ async def test_the_back_off_of_a_waiting_key_grows_while_other_keys_succeed():
     @consumer.on(OrderPaid)
     async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
         if event.order_id == "o1":
-            raise StoreUnavailable("The container of its own is away.", applied=False)
+            raise StoreUnavailable("The handler's own container is away.", applied=False)
         await asyncio.sleep(0.1)
 
     world = World(consumer)

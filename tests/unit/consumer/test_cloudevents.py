@@ -1,5 +1,6 @@
 """
-A consumer of CloudEvents in every form, from this library and from others: which handler is called, and which attributes it sees.
+Tests of a consumer that receives CloudEvents in every form, from this library and from other programs: which handler is called, and
+which attributes it sees.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ FORMS = {
 async def test_a_cloud_event_of_any_form_is_handled_by_its_type(
     message: Message,
 ):
-    """The handler finds the attributes in `message.cloud_event`."""
+    """The handler also finds the attributes of the CloudEvent, such as its source, in `message.cloud_event`."""
     consumer, seen = taking()
     world = await ran(consumer, message)
 
@@ -120,7 +121,9 @@ async def test_a_parked_cloud_event_is_handled_as_a_cloud_event_at_its_release()
 async def test_a_consumer_reads_the_cloud_events_that_the_relay_sends(
     mode: ContentMode,
 ):
-    """It needs only the CloudEvents properties, if a bridge dropped the others."""
+    """
+    If a program between relay and consumer drops all other properties of a message, the CloudEvents properties are enough.
+    """
     document = event_document("c1", correlationId="c7", schemaVersion=2) | {
         "data": {"number": 1, "createdAt": "today"}
     }
@@ -195,7 +198,7 @@ async def test_a_cloud_event_without_a_message_id_is_identified_by_its_source_an
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (json.dumps(json.dumps({"number": 1})).encode(), None),  # JavaScript's SDK, given a text
+        (json.dumps(json.dumps({"number": 1})).encode(), None),  # as the SDK for JavaScript encodes a text
         (json.dumps({"number": 1}).encode("utf-16"), None),
         (b'[{"number": 1}]', "no JSON object but list"),
         (b'"{ no JSON"', "no JSON object but str: have its sender send one object in each message"),

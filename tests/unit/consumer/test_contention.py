@@ -1,6 +1,6 @@
 """
-Handlers that write the same document at the same time: such a conflict is no failure of a message. A handler that fails each time is one,
-whatever error it raises.
+Handlers that write the same document at the same time: no message is given up for such a conflict. A message whose handler fails each
+time is given up, whatever error the handler raises.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ async def test_a_message_is_given_up_if_its_handler_raises_the_same_conflict_eac
     assert 4 == len(calls), "three that count, and the first, which another writer may have spoilt"
 
 
-async def test_a_message_is_given_up_if_each_attempt_conflicts_with_another_id():
+async def test_a_message_is_given_up_if_each_attempt_conflicts_with_another_document():
     consumer, calls = Consumer("c", attempts=3), list[str]()
 
     @consumer.on(OrderPaid)
@@ -102,7 +102,9 @@ async def test_a_message_is_given_up_if_each_attempt_conflicts_with_another_id()
 
 
 async def test_a_handler_that_fails_on_every_message_halts_the_consumer():
-    """Only a few messages are dead-lettered before that. The others wait until the handler works."""
+    """
+    Only five messages are dead-lettered before the consumer halts. The others wait until the handler works.
+    """
     consumer, broken = Consumer("c", attempts=1, on_failure="dead_letter"), [True]
 
     @consumer.on(OrderPaid)
@@ -123,10 +125,10 @@ async def test_a_handler_that_fails_on_every_message_halts_the_consumer():
 
 async def spoilt_by(writer: Callable[[list[int]], str | None]) -> tuple[World, list[int]]:
     """
-    Return a world whose key o1 is parked, and the list of its handler's calls (the total of each).
+    Return a world whose key o1 is parked, and a list to which the handler adds the total of each message that it gets.
 
-    Before each call, `writer` returns the version that another program wrote to the document, or None. With a version, the call fails
-    with PreconditionFailed.
+    The handler of a released message calls `writer`. If that returns a version, another program wrote this version of the document, so
+    the handler fails with PreconditionFailed.
     """
     consumer, calls = Consumer("c", attempts=1), list[int]()
 
@@ -148,7 +150,8 @@ async def spoilt_by(writer: Callable[[list[int]], str | None]) -> tuple[World, l
 
 def each_time(writers: int) -> Callable[[list[int]], str | None]:
     """
-    Return a writer for `spoilt_by`: another program writes the document before each of the next `writers` calls of a release.
+    Return a function for `spoilt_by`, which plays another program. During a release, this program writes the handler's document at each
+    of the first `writers` calls of the handler, so these calls conflict.
     """
     return lambda calls: str(len(calls)) if len(calls) <= 1 + writers else None
 

@@ -54,7 +54,8 @@ async def relayed(container: MemoryContainer) -> list[OutboundMessage]:
 
 async def consumed(messages: Sequence[OutboundMessage]) -> World:
     """
-    Deliver each message twice to a consumer that handles only the types in HANDLED. Return its world once all messages are settled.
+    Deliver each message twice to a consumer that handles only the types in HANDLED. Return the consumer and its stores (a `World`)
+    once all messages are settled.
     """
     consumer = Consumer("readers")
 

@@ -39,8 +39,8 @@ def test_a_call_gets_a_thread_although_200_threads_hang(released: Event):
     ends(*hanging)
 
 
-def test_an_idle_thread_is_reused(monkeypatch: pytest.MonkeyPatch):
-    """It ends if no call comes for a while."""
+def test_an_idle_thread_for_handlers_is_reused(monkeypatch: pytest.MonkeyPatch):
+    """Calls that follow one another share a thread. A thread that gets no call for a while ends."""
     executor = DaemonThreads()
     used = [executor.submit(current_thread).result(HUNG_SECONDS) for _ in range(200)]
     assert len({*used}) < 100
@@ -50,7 +50,9 @@ def test_an_idle_thread_is_reused(monkeypatch: pytest.MonkeyPatch):
     assert not last.is_alive()
 
 
-def test_shutdown_waits_a_limited_time_for_running_calls(released: Event, monkeypatch: pytest.MonkeyPatch):
+def test_the_shutdown_of_handler_threads_waits_a_limited_time_for_calls(
+    released: Event, monkeypatch: pytest.MonkeyPatch
+):
     executor = DaemonThreads()
     hanging = executor.submit(released.wait)
     monkeypatch.setattr(handler_threads, "_END_SECONDS", 0.01)
@@ -66,7 +68,7 @@ def test_shutdown_waits_a_limited_time_for_running_calls(released: Event, monkey
 async def test_a_handler_whose_thread_goes_on_after_its_timeout_is_reported_as_stuck(
     lookup: bool, released: Event, monkeypatch: pytest.MonkeyPatch
 ):
-    """A thread that only waits for a DNS lookup does not count."""
+    """A handler whose thread only waits for a DNS lookup is not reported."""
 
     def hanging(*_: object, **__: object) -> None:
         released.wait()

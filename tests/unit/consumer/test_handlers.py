@@ -84,13 +84,15 @@ async def test_the_error_of_a_handler_that_writes_a_second_key_advises_to_use_an
 
 
 class Panic(BaseException):
-    """An error outside of Exception, as extensions written in Rust raise it."""
+    """
+    A BaseException that is no Exception. Extensions written in Rust raise such an error when they panic.
+    """
 
 
 @pytest.mark.parametrize("end", [Panic, SystemExit])
 @pytest.mark.parametrize("inside", ["handler", "event handler"])
 async def test_a_handler_that_raises_systemexit_parks_its_message(end: type[BaseException], inside: str):
-    """The process goes on, and other keys are handled. The same holds for any other BaseException."""
+    """The process goes on and handles other keys. Any other BaseException has the same effect."""
 
     def failing(event: OrderPaid, uow: UnitOfWork) -> None:
         if event.total < 0:
@@ -115,7 +117,7 @@ async def test_a_handler_that_raises_systemexit_parks_its_message(end: type[Base
     (parked,) = world.of(MessageGivenUp, "parked")
     assert 2 == parked.attempts
     assert f"{end.__name__}, which would have ended the process: no config" in str(parked.error)
-    assert __file__ in "".join(frames_of(parked.error))  # the line, as of any other failure
+    assert __file__ in "".join(frames_of(parked.error))  # the record names the line that failed
     assert [2] == [document["data"]["total"] for document in world.documents("invoice")]
 
 
@@ -151,7 +153,7 @@ async def refused(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
 
 
 @pytest.mark.parametrize("permanent", [KeyError, (KeyError,), LookupError])
-async def test_permanent_takes_a_single_error_class(permanent: Any):
+async def test_the_argument_permanent_takes_a_single_error_class(permanent: Any):
     consumer = Consumer("invoicing")
     consumer.on(OrderPaid, permanent=permanent)(refused)
     world = await ran(consumer, message(OrderPaid(order_id="o1")))

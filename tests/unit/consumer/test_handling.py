@@ -112,7 +112,7 @@ async def test_a_release_retries_a_handler_as_often_as_the_consumer_does(
 
 
 async def test_a_release_handles_held_messages_in_order():
-    """After that, messages of the key are handled at once again."""
+    """After the release, new messages of the key are handled at once again."""
     world = World(invoicing(attempts=1))
     bad = OrderPaid(order_id="o1", total=-1)
     for event in (bad, OrderPaid(order_id="o1", total=2)):
@@ -204,7 +204,7 @@ async def test_subjects_without_a_handler_may_be_dead_lettered():
 
 
 async def test_a_consumer_halts_after_five_keys_were_parked_without_a_success():
-    """The other messages wait. The first message that succeeds lets it go on."""
+    """While the consumer is halted, messages of other keys wait. It goes on after the first message that succeeds."""
     world = World(invoicing(attempts=1))
     for number in range(20):
         one = message(OrderPaid(order_id=f"o{number}", total=-1), session=f"o{number}")
@@ -220,7 +220,7 @@ async def test_a_consumer_halts_after_five_keys_were_parked_without_a_success():
     assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
 
 
-async def test_a_key_that_an_operator_parks_is_held_after_the_next_poll():
+async def test_messages_of_a_key_that_an_operator_parks_are_held_after_the_next_poll():
     world = World(invoicing())
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     running = asyncio.create_task(world.run(lambda: bool(world.of(MessageHandled, "held"))))
@@ -237,7 +237,7 @@ async def test_a_key_that_an_operator_parks_is_held_after_the_next_poll():
 
 def losing(world: World) -> Consumer:
     """
-    Return a consumer whose handler loses the session lock, as if it blocked the event loop, for orders with a negative total.
+    Return a consumer whose handler loses the session lock at an order with a negative total, as if it had blocked the event loop.
     """
     consumer = Consumer("invoicing")
 
@@ -252,7 +252,9 @@ def losing(world: World) -> Consumer:
 
 
 async def test_a_message_that_no_process_finishes_is_parked_before_its_last_delivery():
-    """The broker would dead-letter it after that, and later messages of the key would overtake it."""
+    """
+    After its last delivery, the broker would dead-letter the message, and later messages would overtake it.
+    """
     world = World(invoicing())
     world.consumer = losing(world)
     world.__post_init__()
@@ -293,7 +295,9 @@ async def test_only_the_first_message_of_a_session_is_parked_for_its_delivery_co
 
 @pytest.mark.parametrize("sessions", [False, True])
 async def test_without_sessions_a_high_delivery_count_does_not_park_a_message(sessions: bool):
-    """Without sessions, each retry during an outage of the store adds a delivery."""
+    """
+    Without sessions, each retry during an outage of the store adds a delivery, so the count shows no fault.
+    """
     world = await ran(
         invoicing(),
         replace(message(OrderPaid(order_id="o1")), delivery_count=50),
@@ -311,7 +315,7 @@ async def test_without_sessions_a_high_delivery_count_does_not_park_a_message(se
     "error", [StoreUnavailable(applied=False), ConfigurationError("The container does not exist.")]
 )
 async def test_messages_wait_while_the_store_is_unavailable(error: Exception):
-    """None of them is parked, and no delivery is counted."""
+    """No message is parked, and the wait does not count as a delivery."""
 
     async def away(*_: Any) -> Any:
         raise error
@@ -357,7 +361,7 @@ async def test_a_message_without_an_id_is_dead_lettered_with_the_reason():
 
 
 async def test_the_idempotency_key_of_a_message_is_the_same_at_each_attempt():
-    """Two consumers have different keys for the same message."""
+    """The key also contains the name of the consumer, so two consumers have different keys for the same message."""
     seen = []
     for name in ("invoicing", "shipping"):
         consumer = Consumer(name, attempts=2, backoff=Backoff(maximum_seconds=0.1))

@@ -51,7 +51,7 @@ def seating(**options: Any) -> Consumer:
     return consumer
 
 
-async def test_the_session_id_gives_the_hierarchical_partition_key_of_the_effect():
+async def test_the_session_id_gives_the_hierarchical_partition_key_of_written_documents():
     world = await ran(
         seating(),
         message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))),
@@ -89,7 +89,7 @@ async def test_a_copy_that_was_held_while_its_key_was_parked_has_no_second_effec
     for one in (once, bad, once):
         world.subscription.deliver(one)
     await world.run()
-    now[0] += 31 * 86400  # the record of the message has been deleted
+    now[0] += 31 * 86400  # the inbox record of the first message has expired
     await world.keys.drop("o1", bad.message_id, reason="no such order")
     await world.keys.release("o1")
 
@@ -112,8 +112,8 @@ class Behind(MemoryContainer):
 
 async def test_the_inbox_record_alone_prevents_a_second_effect():
     """
-    The effect is written under a new id each time, so no other document conflicts. The second process does not count this as a
-    failure.
+    The handler writes its document under a new id each time, so only the inbox record can conflict. The consumer does not count this
+    conflict as a failure.
     """
     world = World(invoicing(attempts=1), container=(container := Behind(ranges=1)))
     once = message(OrderPaid(order_id="o1"))
@@ -131,7 +131,7 @@ class Account(Entity):
 
 
 def counting(gate: asyncio.Event) -> Consumer:
-    """Return a consumer whose first handler call waits for the gate after it read its entity."""
+    """Return a consumer whose first handler call reads its entity and then waits until `gate` is set."""
     consumer, waits = Consumer("counting", attempts=1), [True]
 
     @consumer.on(OrderPaid)
@@ -208,15 +208,16 @@ async def test_a_handler_that_fails_because_its_message_already_took_effect_park
 
 @pytest.mark.parametrize(
     ("copy", "calls"),
+    # What differs in the copy, and how often the handler is called for message and copy. If the consumer reads the inbox, the number is 1.
     [
         ({}, 2),
         ({"delivery_count": 1}, 1),
-        (
-            {"enqueued_at": timedelta(minutes=6)},
-            1,
-        ),  # replayed, or of a relay that lost its position
-        ({"enqueued_at": timedelta(minutes=-6)}, 1),  # of a producer whose clock is fast
-        ({"body": b'{"orderId": "o1"}'}, 1),  # of a producer that does not say when the event was created
+        # The copy comes late, as from a replay, so the consumer reads the inbox and calls the handler only for the first message.
+        ({"enqueued_at": timedelta(minutes=6)}, 1),
+        # The producer's clock is fast, so the consumer cannot tell whether the copy comes late, and reads the inbox.
+        ({"enqueued_at": timedelta(minutes=-6)}, 1),
+        # The body does not say when the event was created, so the consumer reads the inbox.
+        ({"body": b'{"orderId": "o1"}'}, 1),
         ({"body": b'{"orderId": "o1", "createdAt": "2026-01-01T00:00:00"}'}, 1),
         ({"body": b'{"orderId": "o1", "createdAt": 17}'}, 1),
     ],
@@ -265,7 +266,7 @@ async def test_a_conflict_with_another_document_counts_as_a_failure_of_the_handl
 
 
 async def test_a_release_after_a_crashed_release_has_no_second_effect():
-    """Here it runs ten years later, when the inbox record would have expired."""
+    """The second release runs ten years later, because the inbox record of a release must not expire."""
     now = [1_000_000_000.0]
     consumer, mended = Consumer("c", attempts=1), []
 
@@ -291,21 +292,22 @@ async def test_a_release_after_a_crashed_release_has_no_second_effect():
     assert (await world.keys.release("o1")).handed_back
 
     assert 1 == len(world.documents("invoice"))
-    assert 2 == len(mended)  # the second release asked the inbox before it called the handler
+    # The list has the None that the test added, and one event: the second release did not call the handler.
+    assert 2 == len(mended)
 
 
 @pytest.mark.parametrize("readable", [True, False])
 async def test_a_dropped_message_that_comes_again_and_fails_is_dead_lettered(
     readable: bool,
 ):
-    """Its key is not parked again, so the next message is handled."""
+    """The key of the message is not parked again, so the next message is handled."""
     world = World(invoicing(attempts=1))
     bad, good = message(OrderPaid(order_id="o1", total=-1)), message(OrderPaid(order_id="o1"))
     world.subscription.deliver(bad)
     await world.run()
     await world.keys.drop("o1", bad.message_id, reason="no such order")
     await world.keys.release("o1")
-    if not readable:  # by this version, after one that knows another status
+    if not readable:  # a later version of the library wrote a status that this version does not know
         partition = world.keys._scope.partition_of("o1")
         written = await world.parked.read(parked_id(bad.message_id), partition)
         later = {name: value for name, value in written.items() if not name.startswith("_")}
@@ -337,7 +339,7 @@ async def test_a_dropped_message_that_is_delivered_again_can_be_released_later(
     world.subscription.deliver(first)
     await world.run()
     await world.keys.drop("o1", "m1", reason="by mistake", by="ann")
-    # The broker may deliver the message again because its completion was lost, so it stays dropped as long as the key is parked.
+    # The broker may deliver the message again, if its completion was lost. It stays dropped as long as the key is parked.
     world.subscription.deliver(first)
     await world.run()
     assert () == (await world.keys.show("o1")).held

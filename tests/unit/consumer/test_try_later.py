@@ -1,5 +1,6 @@
 """
-Handlers that raise TryLater: the message waits in order, without a slot and without a counted attempt, up to a limit.
+Handlers that raise TryLater: the message waits, and later messages of its key wait behind it. Until the limit `longest_wait`, it occupies
+no slot, and no attempt is counted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MINUTES = timedelta(minutes=1)
 
 
 class BankRefused(TimeoutError):
-    """A subclass of an error in `waits_for` that is also `permanent` for the handler."""
+    """An error that a handler declares permanent, although its base class is in `waits_for`."""
 
 
 def now() -> float:
@@ -77,7 +78,7 @@ def totals(world: World) -> list[int]:
 
 
 async def test_a_message_that_is_to_be_tried_later_does_not_occupy_a_slot():
-    """Later messages of its key wait behind it, and other keys are handled."""
+    """The slot handles other keys. Later messages of the same key wait behind the message."""
     later = away_until(240, lambda: TryLater("the bank is closed", after=4 * MINUTES))
     world = World(charging(later, attempts=1), sessions_at_once=1)
     deliver(world, "o1", 1, 2)
@@ -103,7 +104,7 @@ async def test_a_message_that_is_to_be_tried_later_does_not_occupy_a_slot():
 async def test_a_long_outage_that_handlers_report_with_trylater_parks_no_key(
     error: Callable[[], BaseException], sessions: bool
 ):
-    """It counts no attempt and no delivery."""
+    """No attempt and no delivery of a message is counted during the outage."""
     consumer = charging(away_until(120, error), waits_for=TimeoutError, attempts=1)
     subscription = MemorySubscription(sessions=sessions, max_deliveries=2)
     world = World(consumer, subscription=subscription, sessions_at_once=4)
@@ -118,10 +119,10 @@ async def test_a_long_outage_that_handlers_report_with_trylater_parks_no_key(
 
 
 @pytest.mark.parametrize("error", [BankRefused, lambda: ExceptionGroup("mixed", [TryLater(), KeyError()])])
-async def test_an_error_that_is_both_permanent_and_waited_for_counts_as_permanent(
+async def test_an_error_that_is_listed_as_permanent_and_as_waiting_counts_as_permanent(
     error: Callable[[], BaseException],
 ):
-    """A group of errors fails as well, if it contains an error that is not waited for."""
+    """The test also checks a group of errors: it counts as a failed attempt unless each error in it lets the message wait."""
     world = World(charging(lambda event: error(), waits_for=(TimeoutError,), attempts=1))
     deliver(world, "o1", 1)
     await world.run()
@@ -149,9 +150,9 @@ async def test_a_message_that_waits_beyond_longest_wait_is_parked():
     assert [1, 2] == totals(world)
 
 
-async def test_the_circuit_opens_when_all_keys_ask_for_a_later_time():
+async def test_the_circuit_opens_when_handlers_postpone_messages_of_all_keys():
     """
-    Then one message at a time is tried. Its success closes the circuit, and all messages are tried again.
+    While the circuit is open, the consumer tries one message at a time. The first success closes the circuit.
     """
     calls = list[float]()
     asks = away_until(120, lambda: calls.append(now()) or TryLater("the bank is away"))  # type: ignore[func-returns-value]
@@ -181,7 +182,7 @@ async def test_the_circuit_opens_when_all_keys_ask_for_a_later_time():
     assert {"later", "circuit"} == {one.outcome for one in world.of(ConsumingDelayed)}
 
 
-async def test_a_probing_message_that_fails_lets_the_next_message_probe():
+async def test_an_open_circuit_tries_the_next_message_after_a_message_failed():
     def fault(event: OrderPaid) -> BaseException | None:
         return ValueError("wrong") if event.total < 0 else away(event)
 
@@ -197,8 +198,8 @@ async def test_a_probing_message_that_fails_lets_the_next_message_probe():
     assert [1] * 5 == totals(world)
 
 
-def test_a_new_message_probes_an_open_circuit_after_one_second():
-    """A message that asked for a later time before waits for a back-off."""
+def test_an_open_circuit_tries_a_new_message_after_one_second():
+    """A message whose handler asked to get it later is not tried again before its own back-off ends."""
     delays = []
     for _ in range(20):
         circuit = Circuit(TryLater())
@@ -224,7 +225,7 @@ async def test_an_outage_beyond_longest_wait_parks_only_five_keys():
 
 
 @pytest.mark.looptime(False)
-async def test_trylater_that_is_raised_in_a_thread_has_the_same_effect():
+async def test_trylater_has_the_same_effect_if_it_is_raised_in_a_thread():
     def charge() -> None:
         raise TryLater("the bank is closed")
 
@@ -245,7 +246,7 @@ async def test_trylater_that_is_raised_in_a_thread_has_the_same_effect():
     [(5, 5), (0.5, 0.5), (timedelta(seconds=5), 5), ("5", None), (-1, None), (math.nan, None)],
 )
 def test_trylater_takes_a_number_of_seconds_or_a_timedelta(after: Any, seconds: float | None):
-    """It ignores an invalid value."""
+    """The test also checks that TryLater ignores an invalid value of this argument (`after`)."""
     assert seconds == TryLater("the bank is away", after=after).retry_after
 
 

@@ -88,13 +88,13 @@ async def test_an_old_version_goes_to_the_lowest_handler_version_that_its_upcast
         (1, {}, ", or give Priced2 an upcaster from version 1."),
         (1, {1: in_cents}, ", or give Priced2 an upcaster from version 2."),
         (2, {1: in_cents}, ", or give Priced2 an upcaster from version 2."),
-        (4, {1: in_cents}, "this consumer takes 3. Deploy one that takes it."),
+        (4, {1: in_cents}, "this consumer takes 3. Deploy a consumer that takes it."),
     ],
 )
 async def test_the_error_of_an_unknown_version_names_the_missing_upcaster(
     version: int, upcasters: Any, advice: str
 ):
-    """For a version that is newer than the handler's, it advises to deploy a newer consumer."""
+    """If the version is newer than the handler's, the error advises to deploy a newer consumer."""
 
     class Priced2(Priced):
         pass
