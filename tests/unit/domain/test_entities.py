@@ -130,13 +130,13 @@ OWN_NAMES = {name for name in vars(Entity) if not name.startswith("_")} - {
 @pytest.mark.parametrize("name", sorted(OWN_NAMES | {"entity_type", "_progress"}))
 def test_a_field_with_the_name_of_an_entity_member_is_refused(name: str):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydantic warns of it too
+        warnings.simplefilter("ignore")  # pydantic only warns of such a name, but the library refuses it
         with pytest.raises(TypeError, match=f"named '{name}'"):
             type("Hiding", (Entity,), {"__annotations__": {name: str}, "__module__": __name__})
 
 
 def test_a_copy_of_an_entity_records_its_own_events():
-    """A copy with another id counts as a new entity."""
+    """The test also checks that a copy with another id counts as a new entity."""
     note = Note(id="a")
     progress_of(note).note_commit(version=3, etag='"3"', taken=progress_of(note).take(note.created_event))
     same, other, deep = note.model_copy(), note.model_copy(update={"id": "b"}), note.model_copy(deep=True)
@@ -159,8 +159,8 @@ def test_an_entity_class_with_a_delete_method_must_be_soft_deletable():
                 self.is_deleted = True
 
 
-def test_a_deletion_mark_that_queries_cannot_find_is_refused():
-    """The field `deleted` has to be a boolean that is stored under that name."""
+def test_a_deletion_mark_under_another_name_or_type_is_refused():
+    """Queries look for the field `deleted`, so it has to be a boolean that is stored under that name."""
     with pytest.raises(TypeError, match="stored under that name"):
 
         class Aliased(SoftDeletable):

@@ -83,7 +83,7 @@ OWN_NAMES = {name for name in vars(DomainEvent) if not name.startswith("_")} - {
 @pytest.mark.parametrize("name", sorted(OWN_NAMES | {"action"}))
 def test_a_field_with_the_name_of_an_event_member_is_refused(name: str):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydantic warns of it too
+        warnings.simplefilter("ignore")  # pydantic warns of such a field, and the library refuses it
         with pytest.raises(TypeError, match=f"named '{name}'"):
             type("Hiding", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})
 
@@ -155,7 +155,7 @@ def test_a_time_without_a_utc_offset_in_an_event_is_refused(given: dict[str, Any
         Visited(**given)
 
 
-def test_times_without_an_offset_are_found_inside_root_models():
+def test_times_without_a_utc_offset_are_refused_inside_root_models():
     class Times(RootModel[list[datetime]]):
         def __iter__(self):  # type: ignore[override]
             return iter(self.root)
