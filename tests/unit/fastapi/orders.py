@@ -111,7 +111,7 @@ async def ask(
     app: FastAPI, method: str, path: str, headers: Iterable[tuple[str, str]] = (), body: bytes = b""
 ) -> Answer:
     """
-    Send a request to the application and return its answer, even if the application raises an error after it.
+    Send a request to the application and return the answer, even if the application raises an error after it has answered.
     """
     sent: list[Any] = []
 

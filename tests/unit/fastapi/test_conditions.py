@@ -11,7 +11,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.fastapi import Match, NoneMatch, set_etag
 from tests.unit.fastapi.orders import Order, ask, make_app
 
-# The characters that RFC 9110 allows in an etag, without those outside of ASCII.
+# A text of any ASCII characters that RFC 9110 allows in an etag.
 opaque = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters='"'), max_size=8)
 etags = st.builds(lambda weak, text: f'{"W/" * weak}"{text}"', st.booleans(), opaque)
 gaps = st.text(" \t", max_size=2)
@@ -27,7 +27,7 @@ def request(method: str) -> Request:
 
 
 @given(st.lists(etags, min_size=1, max_size=4), st.data())
-def test_a_list_of_etags_is_parsed_with_any_spacing_and_any_number_of_header_lines(
+def test_a_list_of_etags_may_have_any_spacing_and_several_header_lines(
     listed: list[str], data: st.DataObject
 ):
     text = data.draw(gaps) + listed[0]
@@ -57,7 +57,9 @@ def test_a_malformed_etag_header_is_never_treated_as_missing(text: str):
 
 @given(st.lists(etags, max_size=4), etags)
 def test_if_match_compares_etags_strongly(listed: list[str], own: str):
-    """If-None-Match compares them weakly, as RFC 9110 asks."""
+    """
+    A weak etag (`W/"…"`) never fulfils If-Match. If-None-Match ignores the prefix `W/`, as RFC 9110 asks.
+    """
     own = own.removeprefix("W/")
     change, copy = Match.of(listed or None), NoneMatch.of(request("HEAD"), listed or None)
 
@@ -79,7 +81,7 @@ def test_an_answer_has_no_etag_header_if_the_etag_is_unknown():
     assert "etag" not in response.headers
 
 
-async def test_a_client_reads_changes_and_deletes_by_etag():
+async def test_a_client_can_read_change_and_delete_an_entity_by_etag():
     app = make_app(MemoryContainer())
     created = await ask(app, "POST", "/orders/o1")
     first = created.headers["etag"]

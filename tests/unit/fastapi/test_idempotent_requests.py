@@ -40,7 +40,7 @@ def make_app(store: Any) -> FastAPI:
     @router.post("/orders", response_model=Order)
     async def place(body: dict[str, Any], once: Once) -> Response:
         async def work(uow: Orders) -> Answer:
-            await asyncio.sleep(0.01)  # while equal requests begin
+            await asyncio.sleep(0.01)  # so that equal requests begin before this request ends
             order = uow.orders.create(Order(id=once.id))
             order.pay()
             if "refuse" in body:
@@ -68,7 +68,7 @@ async def place(app: FastAPI, *keys: str, body: bytes = b'{"a": 1, "b": 2}', who
 
 
 async def test_a_repeated_request_gets_the_answer_of_the_first_request():
-    """The header Idempotent-Replayed marks it."""
+    """The header Idempotent-Replayed marks the repeated answer."""
     app = make_app(container := MemoryContainer())
     first, again = await place(app, '"k-1"'), await place(app, "k-1", body=b'{"b":2,"a":1}')
 
@@ -92,7 +92,7 @@ def test_an_invalid_retention_time_of_answers_is_refused_when_the_route_is_defin
 
 
 async def test_only_one_of_eight_equal_requests_at_the_same_time_is_carried_out():
-    """The others are answered with 409 and Retry-After."""
+    """The other seven requests are answered with 409 and Retry-After."""
     app = make_app(container := MemoryContainer())
     answers = await asyncio.gather(*(place(app, "k") for _ in range(8)))
     assert [201] + [409] * 7 == sorted(answer.status for answer in answers)
@@ -103,7 +103,7 @@ async def test_only_one_of_eight_equal_requests_at_the_same_time_is_carried_out(
 
 
 async def test_an_idempotency_key_is_scoped_to_its_caller_and_route():
-    """The same key with another body is refused."""
+    """Another caller, or another route, may use the same key. The same caller may not use it for another body."""
     app = make_app(container := MemoryContainer())
     await place(app, "k")
     assert [201, 422] == [

@@ -35,7 +35,7 @@ TREE = [
 
 
 def made(kind: type[errors.OutboxError]) -> errors.OutboxError:
-    error = kind.__new__(kind)  # without its own arguments
+    error = kind.__new__(kind)  # skips `__init__`, because each class has other arguments
     errors.OutboxError.__init__(error, "the key is sesame")
     for name in ("retry_after", "actual", "etag"):
         setattr(error, name, None)
@@ -56,7 +56,7 @@ async def answer_to(error: Exception, app: FastAPI | None = None) -> Answer:
 async def test_every_error_of_the_library_has_an_http_status(
     kind: type[errors.OutboxError], caplog: pytest.LogCaptureFixture
 ):
-    """The answer does not contain the error's text, which may hold secrets."""
+    """The test also checks that no answer contains the text of the error, which may hold secrets."""
     answer = await answer_to(made(kind))
 
     assert STATUSES.get(kind.__name__, 500) == answer.status
@@ -81,7 +81,7 @@ async def test_every_error_of_the_library_has_an_http_status(
         pytest.param(errors.NotModified(etag='"3"'), "etag", '"3"', id="304"),
     ],
 )
-async def test_an_error_answer_has_a_retry_after_or_etag_header(
+async def test_the_answer_to_an_error_has_the_header_retry_after_or_etag(
     error: Exception, header: str, value: str | None
 ):
     assert value == (await answer_to(error)).headers.get(header)
@@ -131,7 +131,7 @@ async def test_a_redirect_is_left_to_fastapi():
 async def test_an_invalid_request_is_answered_with_the_name_of_the_wrong_field(
     status: int,
 ):
-    """Its status is 422, or the configured one."""
+    """The status of the answer is 422, unless the application configured another one."""
     app = make_app(MemoryContainer(), **({} if status == 422 else {"invalid_status": status}))
 
     answer = await ask(app, "GET", f"/orders/{'x' * 1024}")

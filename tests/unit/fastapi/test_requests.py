@@ -21,7 +21,7 @@ from tests.unit.fastapi.orders import Orders, OrdersDep, ask, make_app
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-# Another module of the application may declare the same dependency again.
+# The dependency of OrdersDep, declared a second time, as another module of the application may do.
 OrdersAgain = Annotated[Orders, Depends(unit_of_work(Orders))]
 
 
@@ -30,13 +30,13 @@ async def same_unit(uow: OrdersAgain) -> Orders:
 
 
 async def test_all_dependencies_of_a_request_share_one_unit_of_work():
-    """No other request gets the same one."""
+    """The test also checks that each request has a unit of work of its own."""
     app, seen = make_app(MemoryContainer()), []
 
     @app.get("/units")
     async def units(uow: OrdersDep, other: Annotated[Orders, Depends(same_unit)]) -> bool:
         seen.append(uow)
-        await asyncio.sleep(1)  # while the others run
+        await asyncio.sleep(1)  # so that all eight requests run at the same time
         return uow is other
 
     answers = await asyncio.gather(*(ask(app, "GET", "/units") for _ in range(8)))
@@ -72,7 +72,7 @@ async def test_the_outbox_may_be_set_after_install_was_called():
     assert other is app.state.outbox
 
 
-async def test_the_error_of_an_application_without_install_says_how_to_call_it():
+async def test_an_application_that_did_not_call_install_gets_an_error_that_says_so():
     app = FastAPI()
     app.state.outbox = Outbox(MemoryContainer())
 
