@@ -21,7 +21,7 @@ from triggers import consume, message_from
 
 
 class Shop:
-    """The containers of a consumer. `process` returns the handling of a new process."""
+    """The containers of a consumer. `process` starts the consumer in a simulated new process."""
 
     def __init__(self, **options: Any) -> None:
         self.container, self.parked = MemoryContainer(), MemoryParked()
@@ -139,7 +139,7 @@ async def test_a_function_gives_up_a_message_before_the_timeout_of_the_host():
 async def test_a_function_raises_an_error_for_a_message_that_it_would_dead_letter(
     options: dict[str, Any], sent: Message, reason: str
 ):
-    """A function cannot dead-letter by itself, so the host has to."""
+    """A function cannot dead-letter a message by itself, so its error leaves that to the Functions host."""
     shop = Shop(**options)
     with pytest.raises(MessageError, match=f"neither handle nor dead-letter.*{reason}"):
         await consume(received(sent), shop.process())

@@ -26,7 +26,7 @@ async def test_invocations_at_the_same_time_share_the_clients_of_the_first_one()
 
 
 async def test_a_failed_opening_is_tried_again_at_the_next_invocation():
-    """Clients that were opened before the failure are closed."""
+    """The failed attempt first closes the clients that it had opened."""
     events: list[str] = []
 
     @Once

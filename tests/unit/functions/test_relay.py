@@ -38,7 +38,7 @@ SCOPE = Scope(processor="function", container="d-c")
 
 
 class Topic:
-    """A topic and a parked store. `process` returns the relay of a new process."""
+    """A topic and a parked store. `process` starts a relay in a simulated new process."""
 
     def __init__(self) -> None:
         self.broker, self.parked, self.records = MemoryBroker(), MemoryParked(), list[Record]()
@@ -81,7 +81,7 @@ async def test_nothing_is_sent_while_the_parked_keys_cannot_be_read():
 
 
 async def test_a_refused_event_without_a_parked_store_fails_the_batch():
-    """Events of other keys are sent."""
+    """Events of other keys in the batch are still sent."""
     topic = Topic()
     topic.reject("a/1")
     with pytest.raises(MessageRejected, match="'a/1' of partition key 'a'"):
@@ -91,7 +91,7 @@ async def test_a_refused_event_without_a_parked_store_fails_the_batch():
 
 
 async def test_an_invocation_during_an_outage_ends_before_the_timeout_of_the_host():
-    """The host repeats the batch, which is then sent in order."""
+    """After the outage, the host repeats the batch, and the relay sends its events in order."""
     topic = Topic()
     process, clock = topic.process(), asyncio.get_running_loop().time
     topic.broker.down, began = True, clock()
@@ -109,7 +109,8 @@ async def test_an_invocation_during_an_outage_ends_before_the_timeout_of_the_hos
     "change",
     [
         {name: value for name, value in event().items() if name != "_lsn"},
-        {"current": event(), "metadata": {"lsn": 1, "operationType": "create"}},  # all versions and deletes
+        # In its mode "all versions and deletes", the change feed wraps each change in this way.
+        {"current": event(), "metadata": {"lsn": 1, "operationType": "create"}},
     ],
 )
 async def test_a_batch_without_the_order_of_its_changes_is_refused(change: Document):
@@ -145,12 +146,12 @@ class Functions(Fleet):
                     await relay(documents(*self.history.pages[number]))
                     done = True
                 except OutboxError:
-                    await asyncio.sleep(1)  # the retry policy: a fixed delay, without end
+                    await asyncio.sleep(1)  # the simulated retry policy: a fixed delay without a limit
             self.checkpoint = max(self.checkpoint, number + 1)
 
 
 async def operate(keys: ParkedKeys, poison: frozenset[str]) -> None:
-    """Drop the events that can never be sent, and release the keys."""
+    """Act as an operator: drop the events that the topic always rejects (`poison`), and release the keys."""
     for key in await keys.list():
         with suppress(OutboxError):
             for held in (await keys.show(key.partition_key)).held:
@@ -165,7 +166,9 @@ async def check(
     operations: Iterable[float],
     relay_type: type[TriggeredRelay] = TriggeredRelay,
 ) -> None:
-    """Play a history with functions and an operator, and compare the topic with the committed events."""
+    """
+    Play a history on simulated Functions hosts while an operator acts, and compare the topic with the committed events.
+    """
     broker = MemoryBroker(
         clock=lambda: asyncio.get_running_loop().time(),
         dedup_window_seconds=None,
@@ -205,7 +208,7 @@ OPERATIONS = st.lists(st.floats(0, 40), max_size=4)
 
 @settings(max_examples=examples(60, many=400), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(history=histories(), poison=POISON, operations=OPERATIONS)
-async def test_first_copies_of_all_events_arrive_in_order_after_any_history(
+async def test_first_copies_of_all_events_arrive_in_order_whatever_fails(
     history: History, poison: frozenset[str], operations: list[float]
 ):
     await check(history, poison, operations)
