@@ -30,7 +30,7 @@ class Paper(Entity):
 
 @pytest.mark.parametrize(("after", "sent"), [(timedelta(days=39), 1), (timedelta(days=41), 0)])
 async def test_a_release_stops_at_an_event_whose_stored_payload_has_expired(after: timedelta, sent: int):
-    """Before that time, the message carries the address of the payload, which a consumer can read."""
+    """The test also checks a release before the payload expires: the message has the payload's address, where a consumer reads it."""
     now, broker = [1_800_000_000.0], MemoryBroker()
     container, parked = MemoryContainer(now=lambda: now[0]), MemoryParked(now=lambda: now[0])
     async with Outbox(container, sizes=EventSizes(claim_check=True)).unit_of_work() as uow:

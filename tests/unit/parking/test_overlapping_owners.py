@@ -1,4 +1,6 @@
-"""Two owners of one lease at the same time: how one of them learns that the other has parked a key."""
+"""
+Tests of two workers that work on one lease at the same time: each learns which keys the other worker has parked.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.unit.parking.test_parking import World
 
 
 class Shared(MemoryParked):
-    """A second connection to the documents of another parked store."""
+    """A parked store on the documents of a given store, so that two workers share these documents."""
 
     def __init__(self, store: MemoryParked) -> None:
         vars(self).update(vars(store))
@@ -38,9 +40,9 @@ def owner(world: World, store: ParkedStore, told: list[Record]) -> Relay:
 
 async def a_page_that_comes_again() -> World:
     """
-    Return a world in which the page b/3 … b/6 is handled again.
+    Return a world in which a page with the events 3 to 6 of key "b" is about to be handled again.
 
-    Its first owner parked "b" at b/3 and died. An operator dropped b/3 and released the key. Now b/6 is rejected as well.
+    The first owner parked the key at event b/3 and died. An operator dropped b/3 and released the key. Now the topic rejects b/6 too.
     """
     world = World()
     world.reject("b/3")
@@ -67,7 +69,7 @@ async def test_an_owner_notices_a_key_that_another_owner_parked_meanwhile() -> N
 
 async def test_a_page_fails_while_one_of_its_events_is_neither_sent_nor_parked() -> None:
     """
-    The page is handled again: b/3 was dropped, b/6 is rejected, and the parked store refuses to park b/6 at the first attempt.
+    The event b/3 was dropped, and the topic rejects b/6. At first, the parked store refuses to park b/6, so the page fails.
     """
     world = await a_page_that_comes_again()
     looked = False

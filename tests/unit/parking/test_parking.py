@@ -1,5 +1,5 @@
 """
-Parking: which events the relay holds, what an operator releases, and how both work on one key at the same time.
+Parking: which events the relay holds, what an operator releases, and how the relay and an operator work on one key at the same time.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ResultT = TypeVar("ResultT")
 
 class Counted(Passing):
     """
-    A parked store that counts its requests and can make them fail. `before` and `after` are called around each request, with the
-    operation and the partition key of the events.
+    A parked store that counts its requests and can make them fail. It calls `before` and `after` around each request, with the
+    operation and the partition key of the events, and raises the error that they return.
     """
 
     def __init__(self, store: MemoryParked) -> None:
@@ -86,14 +86,14 @@ class World:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
         self.store = MemoryParked()
         self.told: list[Record] = []
-        self.notes = Notes()  # of the lease, whichever worker owns it
+        self.notes = Notes()  # the names of parked keys in the lease, for each owner
         self.limits, self.batch_size = (max_keys, max_events), batch_size
         self.counted = Counted(self.store)
         self.relay = self.worker()
         self.operator = ParkedKeys(self.counted, resending(self.broker.publisher(lanes=1)))
 
     def page(self, *documents: Document, tenure: int = 0) -> ChangeBatch:
-        """Return a page of the lease, with the lease's notes."""
+        """Return a page as the owner of a lease gets it, with the lease's notes, which name the parked keys."""
         return batch(*documents, tenure=tenure, notes=self.notes)
 
     def worker(self) -> Relay:
@@ -121,7 +121,9 @@ class World:
 
 
 async def parked(*, later: int = 2, **limits: int) -> World:
-    """Return a world in which b/2 and the next `later` events of "b" are held."""
+    """
+    Return a world that holds event 2 of key "b", which the topic rejected, and the next `later` events of the key.
+    """
     world = World(**limits)
     world.reject("b/2")
     await world.relay(world.page(*(event("b", number) for number in range(1, 3 + later))))
@@ -175,7 +177,7 @@ async def test_events_that_do_not_fit_one_batch_are_held_in_several_batches(coun
 
 
 async def test_a_release_sends_held_events_in_order() -> None:
-    """After that the key is no longer parked, and the parked store is empty."""
+    """After the release, the key is no longer parked, and the parked store is empty."""
     world = await parked(later=120)
     world.reject()
     released = await world.operator.release("b")
@@ -186,7 +188,7 @@ async def test_a_release_sends_held_events_in_order() -> None:
     assert () == await world.operator.list()
 
 
-async def test_the_relay_reports_when_it_sends_a_released_key_again() -> None:
+async def test_the_relay_reports_that_it_sends_events_of_a_released_key_again() -> None:
     world = await parked()
     world.reject()
     await world.operator.release("b")
@@ -242,7 +244,7 @@ async def test_a_release_stops_at_the_next_event_that_is_rejected() -> None:
 
 
 async def test_a_release_does_not_send_a_dropped_event() -> None:
-    """The parked store keeps a record of the dropped event."""
+    """The test also checks that the parked store keeps a record of the dropped event."""
     world = await parked()
     dropped = await world.operator.drop("b", "b/2", reason="malformed since 2.3")
     assert EventStatus.DROPPED is dropped.status
@@ -266,7 +268,7 @@ async def test_a_second_drop_of_an_event_only_adds_its_reason_and_operator() -> 
 
 
 @pytest.mark.parametrize("resolution", ["dropped", "purged", "edited"])
-async def test_a_dropped_or_edited_event_is_not_parked_again_with_its_page(
+async def test_a_dropped_or_edited_event_is_not_parked_again_when_its_page_is_repeated(
     resolution: str,
 ) -> None:
     world = await parked()
@@ -297,7 +299,9 @@ async def test_a_dropped_event_stays_dropped_when_its_key_is_parked_again() -> N
 
 
 async def test_a_release_under_steady_load_keeps_the_order_of_the_key() -> None:
-    """The relay would hold events faster than the release can send them, so the release makes it wait."""
+    """
+    Here the relay holds events faster than a release can send them, so the release makes the relay wait.
+    """
     world = await parked()
     world.reject()
     world.counted.latency_seconds = 0.02
@@ -336,7 +340,7 @@ async def test_a_drop_ends_a_running_release(dropped: str) -> None:
     ] == world.ids
 
 
-async def test_a_cancelled_release_gives_up_its_claim() -> None:
+async def test_after_a_cancelled_release_another_release_can_begin_at_once() -> None:
     world = await parked()
     world.reject()
     world.broker.latency_seconds = 5
@@ -364,7 +368,7 @@ async def test_operations_on_a_key_that_is_not_parked_raise_key_not_parked() -> 
 
 
 async def test_a_lease_halts_at_the_limit_of_parked_keys() -> None:
-    """Events of other keys in the page are sent."""
+    """Events of keys without a rejected event are still sent."""
     world = World(max_keys=1)
     world.reject("a/1", "b/1")
     await world.relay(world.page(event("a", 1)))
@@ -398,7 +402,9 @@ async def test_a_key_can_be_parked_while_the_queue_of_another_key_is_full() -> N
     world.reject("a/1", "b/1", "c/1")
     await world.relay(world.page(event("a", 1), event("a", 2), event("b", 1)))
     world.reject("a/1", "c/1")
-    await world.operator.release("b")  # the lease still names it
+    # Key "a" has two held events, which is the limit, so event a/3 fails. The lease still names "b" as parked, but the relay
+    # finds out that "b" was released. So only "a" is parked, and "c" may be parked too.
+    await world.operator.release("b")
     with pytest.raises(ParkingFull, match="2 events"):
         await world.relay(world.page(event("a", 3), event("c", 1)))
     assert ["c/1"] == await world.held("c")
@@ -407,7 +413,7 @@ async def test_a_key_can_be_parked_while_the_queue_of_another_key_is_full() -> N
 
 @pytest.mark.parametrize("lost", range(14))
 async def test_parking_and_releasing_survive_a_lost_answer(lost: int) -> None:
-    """Each parameter loses the answer to another write of the story."""
+    """Each value of `lost` makes the store lose the answer to another write of the test."""
     world = World()
     world.reject("b/2")
     answers = 0

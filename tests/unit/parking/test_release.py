@@ -59,7 +59,7 @@ async def test_a_release_that_makes_progress_goes_on_despite_failures() -> None:
     operator = ParkedKeys(world.store, resending(world.broker.publisher(lanes=1, batch_size=1)))
     assert 5 == (await operator.release("b")).sent
     world = await parked(later=4)
-    world.reject("b/6")  # from here on they are sent one by one
+    world.reject("b/6")  # a refused event makes the release send events one by one
     world.broker.faults.extend([None, *[*4 * (Fault.LOST,), None] * 4])
     assert 4 == (await world.operator.release("b")).sent
     world = await parked()
@@ -90,7 +90,7 @@ class Behind(Counted):
         return tuple(one for one in documents if self.times < 0 or one["id"] != self.lacking)
 
 
-async def test_a_release_reads_a_stale_list_again_despite_an_old_unreadable_record() -> None:
+async def test_a_release_rereads_a_stale_list_of_events_although_an_old_record_is_unreadable() -> None:
     world = await parked(later=0)
     await world.operator.drop("b", "b/2", reason="of no use")
     await world.operator.release("b")
@@ -137,12 +137,14 @@ async def test_an_event_that_is_edited_twice_keeps_its_original_payload() -> Non
     assert event("b", 2)["data"] == record
 
 
-async def test_a_release_that_was_taken_over_does_not_end_the_parking() -> None:
+async def test_a_release_that_a_later_release_replaced_does_not_end_the_parking() -> None:
     world = await parked(later=0)
     world.reject()
 
     class TakenOver(Counted):
-        """A store in which another release begins, and dies, just before the first one ends the parking."""
+        """
+        A store in which a second release begins, and dies, just before the first release ends the parking.
+        """
 
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             if writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG:
@@ -157,7 +159,7 @@ async def test_a_release_that_was_taken_over_does_not_end_the_parking() -> None:
     assert (await world.operator.release("b")).handed_back
 
 
-async def test_a_release_finds_out_that_it_ended_the_parking_although_the_answer_was_lost() -> None:
+async def test_a_release_finds_out_after_a_lost_answer_that_it_ended_the_parking() -> None:
     world = await parked(later=0)
     world.reject()
     lost: list[str] = []
@@ -179,13 +181,13 @@ async def test_a_release_finds_out_that_it_ended_the_parking_although_the_answer
     assert ["b/3"] == await world.held("b")
 
 
-# Tests of edited payloads
+# Tests of payloads that an operator edits in a release. SLOW makes a release wait for 8 s after a failed send.
 
 
 SLOW = Backoff(initial_seconds=8, maximum_seconds=8)
 
 
-async def test_an_edited_payload_is_refused_for_any_other_event() -> None:
+async def test_an_edited_payload_is_only_accepted_for_the_first_held_event() -> None:
     world = await parked(later=198)
     world.reject()
     world.broker.latency_seconds = 1.0

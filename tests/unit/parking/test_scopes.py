@@ -38,9 +38,10 @@ def test_the_partition_of_the_longest_key_fits_the_limit_of_cosmos_db() -> None:
     assert longest != Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 999 + "x")
 
 
-async def test_an_owner_of_a_lease_without_notes_still_holds_events_of_parked_keys() -> None:
+async def test_a_worker_holds_the_events_of_a_parked_key_that_its_lease_does_not_name() -> None:
     """
-    A lease that was lost is created again without its notes, so the owner reads the parked keys from the parked store.
+    The notes of a lease name the parked keys of its range. A lease that was lost is created again without them, so its owner reads
+    the parked keys from the parked store.
     """
     world = await parked(later=0)
     world.notes = Notes()
@@ -49,7 +50,7 @@ async def test_an_owner_of_a_lease_without_notes_still_holds_events_of_parked_ke
     assert ["b/2", "b/3"] == await world.held("b")
 
 
-async def test_a_long_parked_key_takes_little_space_in_the_lease() -> None:
+async def test_a_parked_key_with_a_long_value_takes_little_space_in_the_lease() -> None:
     world = World()
     key = "ж" * 900
     world.broker.rejects = lambda message: b'"number":1' in message.body
@@ -77,7 +78,9 @@ async def test_released_keys_disappear_from_the_lease_without_further_events() -
 
 
 async def test_a_key_that_an_operator_parked_by_hand_is_held() -> None:
-    """The relay notices it at its next poll of the parked keys. A release sends the held events in order."""
+    """
+    The relay notices the key at its next poll of the parked keys. A release sends the held events in order.
+    """
     world = World()
     await world.relay(world.page(event("b", 1)))
     await world.operator.park("b", reason="its consumer is broken")
@@ -96,7 +99,7 @@ async def test_parking_a_parked_key_by_hand_changes_nothing() -> None:
     assert before == await world.operator.park("b", reason="to be sure")
 
 
-async def test_an_owner_sends_while_the_parked_store_is_away_if_the_lease_names_its_keys() -> None:
+async def test_an_owner_whose_lease_names_the_parked_keys_sends_without_asking_the_parked_store() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     world.counted.before = lambda operation, key: StoreUnavailable()
@@ -108,7 +111,7 @@ async def test_an_owner_sends_while_the_parked_store_is_away_if_the_lease_names_
 
 
 async def test_an_event_that_is_too_large_to_copy_is_parked_as_a_reference() -> None:
-    """The release reads it from its own container."""
+    """A release reads the event from the container in which it was committed."""
     world = World()
     large = event("b", 2, size=2_050_000)
     world.reject("b/2")
@@ -137,7 +140,7 @@ async def test_an_event_that_is_too_large_to_copy_is_parked_as_a_reference() -> 
 
 
 async def test_a_release_stops_at_a_reference_to_a_deleted_event() -> None:
-    """An operator can drop the event then."""
+    """After the operator dropped the event, the next release sends the later events."""
     world = World()
     world.reject("b/2")
     await world.relay(world.page(event("b", 1), event("b", 2, size=2_050_000), event("b", 3)))
