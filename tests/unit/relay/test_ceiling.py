@@ -28,7 +28,7 @@ def now() -> float:
 
 
 class World:
-    """A broker, and relays and publishers that share one ceiling."""
+    """A broker, and relays and publishers that share one send rate (the ceiling)."""
 
     def __init__(self, per_second: float) -> None:
         self.broker, self.ceiling = MemoryBroker(clock=now), Ceiling(per_second)
@@ -49,7 +49,7 @@ class World:
     st.floats(0.1, 5_000),
     st.lists(st.tuples(st.floats(0, 3), st.floats(0.0, 1.0)), min_size=1, max_size=60),
 )
-def test_a_second_never_has_more_messages_than_the_ceiling_and_one_turn(
+def test_no_second_exceeds_the_send_rate_by_more_than_one_send(
     per_second: float, asked: list[tuple[float, float]]
 ) -> None:
     ceiling, at, turns = Ceiling(per_second), 0.0, []
@@ -63,12 +63,12 @@ def test_a_second_never_has_more_messages_than_the_ceiling_and_one_turn(
         assert within <= per_second + ceiling.at_once
 
 
-def test_a_ceiling_of_zero_is_refused() -> None:
+def test_a_send_rate_of_zero_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="more than 0 a second"):
         Ceiling(0)
 
 
-async def test_relays_of_two_containers_take_turns_under_one_ceiling() -> None:
+async def test_relays_of_two_containers_take_turns_under_one_send_rate() -> None:
     world = World(per_second=20)
     pages = {name: [event(name, number) for number in range(1, 21)] for name in ("ada", "grace")}
     async with asyncio.TaskGroup() as group:
@@ -82,14 +82,14 @@ async def test_relays_of_two_containers_take_turns_under_one_ceiling() -> None:
         assert max(at for one, at in world.sent if one.startswith(name)) >= 1.8, "the other one waited for it"
 
 
-async def test_a_page_that_the_ceiling_slows_down_reports_progress_to_its_lease() -> None:
+async def test_a_page_that_the_send_rate_slows_down_reports_progress_to_its_lease() -> None:
     world, moved = World(per_second=1), list[float]()
     page = batch(*(event("k", number) for number in range(5)))
     await world.relay()(replace(page, moving=lambda: moved.append(now())))
     assert [0, 1, 2, 3, 4] == [pytest.approx(at) for at in moved]
 
 
-async def test_a_message_to_two_topics_counts_twice_against_the_ceiling() -> None:
+async def test_a_message_to_two_topics_counts_twice_against_the_send_rate() -> None:
     brokers = [MemoryBroker(clock=now) for _ in range(2)]
     topics = {str(number): broker.publisher(lanes=1) for number, broker in enumerate(brokers)}
     await Relay(Topics(topics, ceiling=Ceiling(2)))(batch(*(event("k", number) for number in range(3))))
@@ -98,10 +98,10 @@ async def test_a_message_to_two_topics_counts_twice_against_the_ceiling() -> Non
 
 @pytest.mark.parametrize("per_second", [5, 30])
 @pytest.mark.parametrize("refused", ["a/1", "b/2", "c/3"])
-async def test_a_refused_event_under_a_ceiling_holds_exactly_the_rest_of_its_key(
+async def test_a_refused_event_holds_only_its_own_key_also_under_a_send_rate(
     refused: str, per_second: float
 ) -> None:
-    """The ceiling divides the messages of a lane into turns, and the refused event may be in any of them."""
+    """With a send rate, the relay sends messages in portions. The refused event may be in any portion."""
     world = World(per_second)
     world.broker.rejects = lambda message: message.message_id == refused
     world.broker.faults.extend([None, Fault.ACK_LOST, Fault.LOST, None, Fault.ACK_LOST])
@@ -126,7 +126,7 @@ async def test_a_batch_that_is_halved_after_a_passing_refusal_keeps_its_order() 
 
 
 @pytest.mark.parametrize("busy", [0, 3])
-async def test_a_release_checks_its_claim_before_each_turn_under_the_ceiling(busy: int) -> None:
+async def test_a_release_slowed_by_the_send_rate_stops_once_another_release_began(busy: int) -> None:
     world = World(per_second=1)
     world.broker.rejects = lambda message: True
     await world.relay()(batch(*(event("a", number) for number in (1, 2, 3))))
@@ -144,7 +144,7 @@ async def test_a_release_checks_its_claim_before_each_turn_under_the_ceiling(bus
     assert (0 if busy else 1) == sent == world.broker.duplicates
 
 
-async def test_messages_that_an_outage_delayed_are_still_sent_within_the_ceiling() -> None:
+async def test_messages_that_an_outage_delayed_are_still_sent_within_the_send_rate() -> None:
     world = World(per_second=1)
     world.broker.latency_seconds = 5.0
     asyncio.get_running_loop().call_later(4.0, setattr, world.broker, "latency_seconds", 0.0)

@@ -1,4 +1,6 @@
-"""Messages as CloudEvents: the attributes that the specification asks for, in both content modes."""
+"""
+Messages as CloudEvents: the attributes that the specification asks for, in the content modes structured and binary.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def structured(message: OutboundMessage) -> dict:
 
 
 def test_a_structured_cloud_event_has_all_attributes():
-    """Its data is the unchanged body of the message."""
+    """Besides these attributes, the CloudEvent has the unchanged body of the message as its `data`."""
     message = plain(traceparent=TRACE, correlationId="c1")
     assert {
         "specversion": "1.0",
@@ -97,6 +99,6 @@ def test_the_data_of_a_structured_cloud_event_has_the_bytes_of_the_body(data):
     assert json.loads(message.body) == json.loads(sent.body)["data"]
 
 
-def test_every_attribute_name_is_valid_by_the_specification():
+def test_every_attribute_name_is_valid_by_the_cloudevents_specification():
     names = structured(plain(traceparent=TRACE, tracestate="a=b", correlationId="c", causationId="d")).keys()
     assert [] == [name for name in names if not re.fullmatch(r"[a-z0-9]{1,20}", name)]

@@ -1,5 +1,6 @@
 """
-Deletion of events that were sent: which events are deleted, and that none is deleted before its checkpoint.
+Deletion of events that were sent: which events are deleted, and that no event is deleted before its checkpoint, which saves the
+position after it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def deleting(container: Container, **arguments: Any) -> Deletion:
 
 
 async def checkpointed(deletion: Deletion, *documents: Document, number: int = 1) -> None:
-    """Let the deletion handle a page of these documents, and report its checkpoint."""
+    """
+    Let the deletion handle a page of these documents, and tell it that the position after the page was saved.
+    """
     await deletion(page(*documents, number=number))
     deletion.hear(LeaseCheckpointed(lease="0", pages=number))
 
@@ -112,7 +115,7 @@ async def test_a_checkpoint_deletes_only_events_of_its_own_pages_and_lease():
 
 
 async def test_an_event_is_kept_for_a_while_after_its_checkpoint():
-    """A commit whose answer was lost may look for its event to find out that it was written."""
+    """In this time, a commit whose answer was lost can find its event, which shows that the commit was written."""
     container = Container()
     await container.add(renamed(1))
     async with deleting(container) as deletion:
@@ -129,7 +132,8 @@ async def test_events_of_a_page_without_a_checkpoint_are_kept_when_the_lease_end
     async with deleting(container) as deletion:
         await deletion(page(renamed(1)))
         deletion.hear(closed())
-        # A new tenure of the same lease counts its pages from 1 again.
+        # The next owner numbers its pages from 1 again. Its checkpoint of page 1 must not delete a/1, an event of the
+        # first owner's page 1.
         await checkpointed(deletion, renamed(2))
         await settled()
     assert [("a", ["a/2"])] == container.deletions
@@ -168,8 +172,8 @@ async def test_events_that_no_longer_exist_do_not_prevent_other_deletions():
     assert [("a", ["a/2"])] == container.deletions
 
 
-async def test_a_failed_deletion_is_retried_after_a_passing_fault():
-    """A fault that does not pass is reported."""
+async def test_a_deletion_that_failed_from_a_temporary_fault_is_retried():
+    """The test also checks that a deletion that failed from a permanent fault is reported and not retried."""
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
     container.failures = [TooManyRequests(retry_after=1.0), StoreUnavailable(), InvalidRequest()]
@@ -273,10 +277,10 @@ async def test_the_relay_lists_other_processors_every_30_s():
             if number == 70:
                 others.names = ("audit",)
         await settled()
-    # Relative times: the relay first lists the other processors at 30 s, when the first event may be deleted.
+    # The relay first lists the other processors at 30 s, when it may delete the first event, and then every 30 s.
     assert [30, 60, 90] == [round(at - others.asked_at[0] + 30) for at in others.asked_at[:3]]
     deleted = [int(event_id.partition("/")[2]) for _, ids in container.deletions for event_id in ids]
-    # `audit` started at 70 s, and the relay saw it at 90 s. Each event is deleted 30 s after it was sent, so those of
-    # the first 60 s are deleted by then.
+    # The processor `audit` started at 70 s. The relay noticed it at 90 s, and deleted no event afterwards. An event is deleted 30 s
+    # after it was sent. So only the events of the first 60 s (90 s - 30 s) were deleted, one event each second.
     assert list(range(1, len(deleted) + 1)) == deleted
     assert len(deleted) <= 61

@@ -1,5 +1,6 @@
 """
-The guarantees G2, G3 and G4 of the relay as property tests: owners crash, overlap and begin again at a checkpoint, and requests fail.
+Property tests of three promises of the relay: no event is lost (G2), first copies arrive in order (G3), and a resend is the same message
+(G4). Owners of the lease crash, overlap and begin again at a checkpoint, and requests fail.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from tests.support.event_documents import entity, event
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """
-    One tenure of the lease. It begins at the checkpoint, perhaps while the last owner still works, and may be killed.
+    A worker that owns the lease for a while. It begins at the checkpoint, perhaps while the last owner still works, and may be
+    killed.
     """
 
     starts_at: float
     lives_for: float
     faults: tuple[Fault | None, ...]
-    lanes: int  # a new version of the worker may have another number
+    lanes: int  # parallel senders, whose number may change when the worker is updated
     batch_bytes: int
     batch_size: int
 
@@ -120,7 +122,7 @@ class Fleet:
     async def live(self, owner: Owner) -> None:
         await asyncio.sleep(owner.starts_at)
         self.broker.faults.extend(owner.faults)
-        with suppress(TimeoutError):  # a crash, or the loss of the lease
+        with suppress(TimeoutError):  # the timeout stands for a crash or a lost lease
             async with asyncio.timeout(owner.lives_for):
                 await self.work(owner)
 
@@ -142,8 +144,8 @@ async def check(history: History, *, dedup_window: float | None, fleet_type: typ
         message = arrival.message
         if message.message_id not in copies:
             first_copies[message.session_id].append(message.message_id)
-        assert message == copies.setdefault(message.message_id, message)  # G4: a resend is the same message
-    assert history.committed == first_copies  # G2: nothing lost, G3: in order
+        assert message == copies.setdefault(message.message_id, message)  # G4: copies of a message are equal
+    assert history.committed == first_copies  # G2: no event is lost. G3: the events of a key are in order
     if dedup_window is not None:
         assert list(copies.values()) == broker.accepted
 

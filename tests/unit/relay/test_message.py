@@ -14,7 +14,7 @@ from cosmos_outbox.partition_key import HASHED, broker_id
 from cosmos_outbox.stored_documents import StoredEvent, stored_event
 from tests.support.event_documents import event
 
-NAMES = st.text(st.characters(codec=None, categories=None), max_size=200)  # half surrogate pairs too
+NAMES = st.text(st.characters(codec=None, categories=None), max_size=200)  # may have lone surrogates
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | NAMES,
     lambda children: st.lists(children) | st.dictionaries(NAMES, children),
@@ -79,7 +79,7 @@ def test_the_body_of_a_message_is_the_json_of_the_event_data(data: dict[str, Any
 @pytest.mark.parametrize(
     "value", ["NaN", "-Infinity", "1e16", "-0.0", str(2**80), '"\\ud800"', "[" * 300 + "]" * 300]
 )
-def test_the_body_has_the_same_values_as_with_the_json_module(value: str) -> None:
+def test_the_body_of_a_message_has_the_values_that_the_json_module_gives(value: str) -> None:
     data = {"value": json.loads(value)}
     body = message_of(a_stored_event(data=data)).body
     assert json.dumps(data) == json.dumps(json.loads(body))
@@ -102,7 +102,7 @@ def test_a_property_value_without_an_amqp_type_is_sent_as_text(stored: object, s
     assert {"entity-version": sent} == message.properties
 
 
-def test_empty_metadata_is_not_sent_as_a_property() -> None:
+def test_a_message_has_no_property_for_an_empty_correlation_id_or_trace() -> None:
     assert {} == message_of(a_stored_event(meta={"correlationId": None, "traceparent": ""})).properties
 
 
@@ -112,7 +112,7 @@ def test_a_valid_message_id_is_used_unchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "😀" * 65, "\ud800", "sha256:abc"])
-def test_an_invalid_message_id_is_replaced_by_a_marked_hash(name: str) -> None:
+def test_an_event_id_that_is_no_valid_message_id_is_replaced_by_its_hash(name: str) -> None:
     found = broker_id(name)
     assert found.startswith(HASHED)
     assert len(HASHED) + 64 == len(found)
@@ -126,7 +126,7 @@ def test_the_hash_of_a_message_id_never_changes() -> None:
 
 
 @given(names=st.lists(NAMES, min_size=2, max_size=2, unique=True))
-def test_two_names_never_get_the_same_message_id(names: list[str]) -> None:
+def test_two_event_ids_never_get_the_same_message_id(names: list[str]) -> None:
     first, second = names
     assert broker_id(first) != broker_id(second)
 

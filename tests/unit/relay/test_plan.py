@@ -1,4 +1,4 @@
-"""The plan of a page: how the relay divides the events of a page among its lanes."""
+"""The plan of a page: how the relay divides the events of a page among its lanes, which send in parallel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ids(deliveries: list[Delivery]) -> list[str]:
     return [delivery.event.id for delivery in deliveries]
 
 
-def test_only_events_are_delivered() -> None:
+def test_only_documents_that_are_events_are_delivered() -> None:
     documents = [
         entity("k"),
         {"id": "no type", "partitionKey": "k", "data": {}},
@@ -48,7 +48,7 @@ def test_events_that_fit_one_batch_are_sent_on_one_lane() -> None:
     assert 1 == len(plan([event(f"k{number}", 1, size=500) for number in range(100)], lanes=8))
 
 
-def test_a_larger_page_uses_as_many_lanes_as_it_has_full_batches() -> None:
+def test_a_larger_page_is_sent_on_as_many_parallel_lanes_as_it_has_full_batches() -> None:
     shares = plan([event(f"k{number:03d}", 1, size=10_000) for number in range(60)], lanes=8)
     assert [19, 18, 19, 4] == [len(share) for share in shares]
 

@@ -73,9 +73,8 @@ async def test_each_of_several_failing_topics_gets_all_its_events_in_order(  # n
     while place < len(events):
         end = min(len(events), place + draw.choice([1, 4, 9]))
         page = asyncio.create_task(relay(batch(*events[place:end], tenure=tenure, notes=notes)))
-        if (
-            draw.random() < 0.4
-        ):  # the process dies, and another begins at the page with the notes of the last checkpoint
+        # The process dies. Another process handles this page again, with the notes (the names of parked keys) that the last checkpoint saved.
+        if draw.random() < 0.4:
             await asyncio.sleep(draw.random() * 0.006)
             page.cancel()
             await asyncio.gather(page, return_exceptions=True)

@@ -1,4 +1,6 @@
-"""The relay with a broker in memory and virtual time: lanes, outages, refusals and records."""
+"""
+The relay, with a broker in memory and in virtual time: lanes (parallel senders), outages, refusals and records.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ class World:
 
 async def test_lanes_send_in_parallel() -> None:
     """
-    A single lane sends one batch after another. Here 20 keys share 4 lanes, a batch has two messages and takes 2 s, so each lane
-    takes 6 s for its three batches.
+    Each lane (connection) sends three batches, one after another, which takes 6 s. All four lanes together take no longer, because they
+    send at the same time.
     """
     world = World(lanes=4, batch_size=2)
     world.broker.latency_seconds = 1.0
@@ -155,7 +157,8 @@ async def test_every_rejected_event_is_reported_with_its_partition_key() -> None
 
 async def test_a_page_with_a_rejected_event_is_repeated_without_sending_events_twice() -> None:
     """
-    The processor repeats a failed page, perhaps for longer than the duplicate detection of the broker remembers message ids.
+    The processor repeats a failed page, perhaps for longer than the duplicate detection of the broker remembers message ids. So the
+    relay itself skips the events that the topic accepted before.
     """
     world = World(lanes=1, batch_size=3)
     world.reject("b/2")

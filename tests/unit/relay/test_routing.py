@@ -91,7 +91,7 @@ def test_a_topic_without_a_publisher_is_refused(routes: Routes | None, missing: 
         Topics({"events": MemoryBroker().publisher()} if routes else {}, routes)
 
 
-async def test_an_error_counts_only_messages_that_all_their_topics_accepted():
+async def test_an_error_counts_a_message_as_accepted_if_all_its_topics_took_it():
     brokers = Brokers()
     brokers.of["deletions"].faults.append(Fault.LOST)
     sent = [message(1), message(2, action="Deleted"), message(3)]

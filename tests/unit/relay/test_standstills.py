@@ -1,6 +1,6 @@
 """
-One faulty part must not stop the rest of the relay: a damaged key, wrong notes, a failing poll, an unavailable topic, a hanging parked
-store.
+One faulty part must not stop the rest of the relay: a damaged key, wrong names of parked keys in a lease, a failing poll, an
+unavailable topic, a parked store that hangs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parked_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
 
-# Tests of damaged parked keys and damaged notes of a lease
+# Tests of damaged documents of parked keys, and of leases whose list of parked keys (their notes) is damaged
 
 
-async def test_a_damaged_parked_key_does_not_keep_released_keys_in_the_limit() -> None:
+async def test_released_keys_do_not_count_towards_the_limit_although_another_key_is_damaged() -> None:
     world = World(max_keys=3)
     for key in "abc":
         world.reject(f"{key}/1")
@@ -55,7 +55,7 @@ async def test_a_damaged_parked_key_does_not_keep_released_keys_in_the_limit() -
     assert ["b/1", "c/1", "e/1"] == world.ids
 
 
-async def test_malformed_notes_of_a_lease_stop_the_relay_before_it_sends() -> None:
+async def test_a_lease_with_malformed_names_of_parked_keys_stops_the_relay_before_it_sends() -> None:
     for text in ("null", "{}", "[1]", "b"):
         world = World()
         with pytest.raises(ParkingError, match="notes of the lease"):
@@ -72,8 +72,8 @@ async def test_a_lease_that_names_parked_keys_is_not_relayed_without_the_parked_
     assert ["b/1"] == world.ids
 
 
-async def test_a_relay_without_a_parked_store_does_not_write_notes() -> None:
-    """An empty list in the notes would tell the next owner that no key is parked."""
+async def test_a_relay_without_a_parked_store_writes_no_parked_keys_into_the_lease() -> None:
+    """An empty list in the lease would tell the next owner that no key is parked."""
     world, notes = World(), Notes()
     await Relay(world.broker.publisher(), notify=world.told.append)(batch(event("a", 1), notes=notes))
     assert notes.text is None
@@ -94,8 +94,8 @@ async def test_several_owners_together_park_few_keys_while_the_topic_refuses_eve
 
 async def test_a_parked_key_that_the_lease_does_not_name_does_not_halt_the_next_owner() -> None:
     """
-    The first owner parked as many keys as a worker parks in a row. The second one parked one more, and died before it could name it
-    in the lease.
+    The first owner parked as many keys as a worker may park in a row. The second owner parked another key, and died before it could
+    name this key in the lease.
     """
     world, notes = World(), Notes()
     names = [f"x{number}" for number in range(BELIEVED_IN_A_ROW)]
@@ -109,7 +109,7 @@ async def test_a_parked_key_that_the_lease_does_not_name_does_not_halt_the_next_
 
 
 class CutBy(MemoryBroker):
-    """A broker that closes the connection whenever a batch has one certain message."""
+    """A broker that closes the connection whenever a batch contains the message `message_id`."""
 
     message_id = "b/1"
 
@@ -179,9 +179,9 @@ class SlowAfterRefusals(MemoryBroker):
             raise
 
 
-async def test_healthy_keys_of_a_page_do_not_wait_for_the_refusals_of_the_others() -> None:
+async def test_healthy_keys_of_a_page_are_sent_soon_although_most_keys_are_refused() -> None:
     """
-    80 of 100 keys have an event that the topic refuses. Each refusal takes 105 ms, and eight lanes share them.
+    The topic refuses an event of 80 of the 100 keys. Each refusal takes 105 ms, and eight lanes send in parallel.
     """
     loop = asyncio.get_running_loop()
     broker = SlowAfterRefusals(clock=loop.time, rejects=lambda message: message.session_id.startswith("x"))
@@ -255,7 +255,7 @@ async def test_a_poll_of_the_parked_keys_without_an_answer_is_reported() -> None
     assert "Cosmos DB did not return the parked keys" in str(told.error)
 
 
-async def test_a_hanging_parked_store_delays_only_few_pages_by_a_second() -> None:
+async def test_a_parked_store_that_hangs_delays_only_a_few_pages() -> None:
     world = World()
     await world.relay(world.page(event("a", 1)))
     world.counted.latency_seconds = 1000

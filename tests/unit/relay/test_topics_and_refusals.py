@@ -49,7 +49,7 @@ async def test_a_topic_that_refuses_everything_halts_the_lease_after_a_few_parke
     assert {f"p0k{key}/1" for key in range(30)} - set(world.ids) == {f"{key}/1" for key in parked}
 
 
-async def test_a_topic_that_refuses_everything_gets_few_messages_of_the_repeated_page() -> None:
+async def test_a_topic_that_refuses_everything_gets_few_messages_when_a_page_is_repeated() -> None:
     world = World(batch_size=100)
     await world.relay(batch(event("calm")))
     asked = 0
@@ -68,7 +68,7 @@ async def test_a_topic_that_refuses_everything_gets_few_messages_of_the_repeated
     assert asked <= 6, "a batch, and what was taken before, on each lane"
 
 
-async def test_a_topic_that_accepted_a_probe_gets_the_next_probe_after_several_refusals() -> None:
+async def test_a_topic_that_passed_a_test_is_tested_again_after_several_more_refusals() -> None:
     world, asked = World(batch_size=100), list[str]()
     await world.relay(batch(event("calm")))
 
@@ -87,10 +87,13 @@ async def test_a_topic_that_accepted_a_probe_gets_the_next_probe_after_several_r
 @pytest.mark.parametrize(
     ("quiet_for", "asleep", "copies"), [(290, 0, 2), (310, 0, 1), (10, 280, 2), (10, 300, 1)]
 )
-async def test_a_message_that_was_accepted_long_ago_is_not_used_as_a_probe(
+async def test_a_message_that_was_accepted_long_ago_is_not_resent_to_test_the_topic(
     quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Duplicate detection of the broker may have forgotten its id, so a consumer would receive it twice."""
+    """
+    A probe sends an accepted message again, to test the topic. If duplicate detection has forgotten its id, a consumer would receive it
+    twice.
+    """
     world, asked, slept = World(batch_size=100), list[str](), 3600.0
     monkeypatch.setattr(topics_and_refusals, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
@@ -120,7 +123,7 @@ async def test_an_outage_that_is_longer_than_duplicate_detection_parks_no_key() 
     assert (set(), 9) == (await parked_keys(world), len(set(world.ids)))
 
 
-async def test_the_counted_attempts_of_the_oldest_failures_are_forgotten_first(
+async def test_the_relay_forgets_the_attempts_of_the_oldest_failed_messages_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topics_and_refusals, "_REMEMBERED", 2)
@@ -166,7 +169,7 @@ async def test_a_message_on_which_the_broker_always_fails_is_parked_without_othe
 
 async def test_a_worker_that_gets_its_lease_back_reads_the_parked_keys_again() -> None:
     """
-    The page halted after some of its keys were parked, so the notes of the lease do not name these keys.
+    The relay parked some keys of a page and then halted, so the lease does not name these keys yet.
     """
     world, saved = World(batch_size=100), Notes("[]")
     await world.relay(batch(event("calm"), tenure=1))
@@ -186,7 +189,7 @@ async def test_a_worker_that_gets_its_lease_back_reads_the_parked_keys_again() -
         ]
 
 
-async def test_no_probe_is_sent_if_the_topic_accepts_messages_between_refusals():
+async def test_no_test_message_is_sent_if_the_topic_accepts_messages_between_refusals():
     world = World(batch_size=100)
     world.broker.rejects = lambda message: str(message.session_id).startswith("bad")
     for number in range(3 * BELIEVED_IN_A_ROW):
@@ -196,8 +199,8 @@ async def test_no_probe_is_sent_if_the_topic_accepts_messages_between_refusals()
     assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))
 
 
-async def test_without_an_accepted_message_a_refusal_is_blamed_on_few_messages() -> None:
-    """Each of these messages was tried many times before."""
+async def test_if_a_topic_never_accepts_a_message_few_messages_count_as_rejected() -> None:
+    """A message counts as rejected after many failed attempts. After a few such messages, the topic counts as the cause of failures."""
     refusals, blamed = Refusals(believed=BELIEVED_IN_A_ROW), list[int]()
 
     async def fail(messages: Sequence[OutboundMessage]) -> None:
