@@ -1,5 +1,6 @@
 """
-A held session: one message at a time, a lock that is renewed while the handler works, and no settlement after the lock is lost.
+Tests of held sessions, which a process has locked: they handle one message at a time, renew the lock while the handler works, and settle
+nothing after the lock is lost.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Flaky(MemorySubscription):
     ],
     ids=str,
 )
-async def test_a_message_is_settled_as_its_handler_returns(answer: Settlement | None, outcome: str) -> None:
+async def test_the_answer_of_a_handler_settles_its_message(answer: Settlement | None, outcome: str) -> None:
     world = World()
     await world.play("a1", "a2", work=answers(answer))
     assert outcome == world.of(MessageSettled)[0].outcome
@@ -74,7 +75,7 @@ async def test_a_message_is_settled_as_its_handler_returns(answer: Settlement | 
 
 
 @pytest.mark.parametrize(("counted", "deliveries"), [(True, [0, 1, 2]), (False, [0, 0, 0])])
-async def test_a_retry_after_a_delay_counts_a_delivery_only_if_asked_to(
+async def test_a_delayed_retry_counts_as_a_delivery_only_if_the_handler_says_so(
     counted: bool, deliveries: list[int]
 ) -> None:
     world, counts = World(), list[int]()
@@ -129,7 +130,7 @@ async def test_the_lock_is_renewed_while_a_handler_works() -> None:
 
 
 async def test_a_session_with_a_steady_flow_of_messages_renews_its_lock_in_time() -> None:
-    """Every message takes a moment, and must not delay the renewal."""
+    """The session always has a message to handle, which must not delay the renewal of its lock."""
     world = World(subscription=Flaky(lock_seconds=10))
     world.deliver(*(f"a{number}" for number in range(100)))
     world.start(work=takes(0.9))
@@ -158,7 +159,7 @@ async def test_the_message_of_a_handler_that_takes_too_long_is_retried() -> None
 
 @pytest.mark.parametrize("how", ["taken", "refused", "unavailable", "silent"])
 async def test_a_handler_is_cancelled_when_its_session_lock_may_be_lost(how: str) -> None:
-    """Its message is not settled."""
+    """The handler's message is not settled, because another process may already handle it."""
     world = World(subscription=(broker := Flaky(lock_seconds=10)))
     world.deliver("a1", "a2")
     world.start(work=takes(60))
@@ -174,14 +175,16 @@ async def test_a_handler_is_cancelled_when_its_session_lock_may_be_lost(how: str
             broker.hangs = True
     await world.until(lambda: world.of(SessionClosed))
     assert "a1 cancelled" == world.diary[1]
-    assert now() < (6 if how == "refused" else 10)  # at the first renewal, or before the lock ends
+    # If the renewal is refused, the handler is cancelled at the first renewal, within 6 s. Otherwise it is cancelled before the lock
+    # of 10 s ends.
+    assert now() < (6 if how == "refused" else 10)
     assert [] == broker.settled
     assert ("lost", 0) == (world.of(SessionClosed)[0].outcome, world.of(SessionClosed)[0].messages)
     assert world.of(SessionClosed)[0].error is not None
     await world.kill()
 
 
-async def test_failed_renewals_are_repeated_while_the_lock_is_trusted() -> None:
+async def test_failed_renewals_are_repeated_until_the_lock_may_be_lost() -> None:
     world = World(subscription=(broker := Flaky(lock_seconds=20)))
     world.deliver("a1")
     world.start(work=takes(30))
@@ -204,7 +207,7 @@ async def test_a_handler_that_blocks_the_event_loop_beyond_the_lock_settles_noth
     async def work(message: Message) -> None:
         nonlocal behind
         if message.delivery_count == 0:
-            behind = 11.0  # as if it had computed for so long
+            behind = 11.0  # as if the handler had blocked the loop for 11 s
 
     loop.time = lambda: loops_time() + behind  # type: ignore[method-assign]
     await world.play("a1", work=work)
@@ -244,7 +247,7 @@ async def test_a_refused_settlement_ends_the_session() -> None:
 
 
 async def test_a_handler_that_ignores_its_cancellation_settles_nothing() -> None:
-    """Its slot is free for another session."""
+    """The lock is lost while the handler runs. The handler goes on, but its slot is free for another session."""
 
     async def deaf(message: Message) -> None:
         if message.delivery_count:
@@ -272,7 +275,7 @@ async def test_a_handler_that_ignores_its_cancellation_settles_nothing() -> None
 
 
 async def test_an_idle_session_gives_its_slot_to_a_waiting_session_at_once() -> None:
-    """Without a waiting session, it keeps its slot until the idle timeout."""
+    """If no session waits, the idle session keeps its slot until the idle timeout."""
     world = World()
     world.deliver("a1", "b1", "c1")
     world.start(session_idle_timeout=seconds(5), max_concurrent_sessions=1)
@@ -285,7 +288,7 @@ async def test_an_idle_session_gives_its_slot_to_a_waiting_session_at_once() -> 
 
 
 async def test_without_sessions_messages_are_handled_in_parallel() -> None:
-    """The locks of messages are renewed while their handlers work."""
+    """Each message has a lock of its own, so no message waits for another. The lock is renewed while the handler works."""
     world = World(subscription=(broker := Flaky(sessions=False, lock_seconds=10)))
     world.deliver("a1", "a2", "b1")
     world.start(work=takes(30))
@@ -293,7 +296,7 @@ async def test_without_sessions_messages_are_handled_in_parallel() -> None:
     assert now() < 1
     await world.until_empty()
     assert now() < 32
-    await asyncio.sleep(30)  # nothing is locked, so nothing is renewed or lost
+    await asyncio.sleep(30)  # without messages, there is no lock to renew or to lose
     renewals = broker.renewals
     await asyncio.sleep(30)
     assert renewals == broker.renewals

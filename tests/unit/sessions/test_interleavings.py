@@ -19,7 +19,7 @@ from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
 from tests.unit.sessions.world import World, seconds
 
 SESSIONS = "abc"
-SECONDS = st.sampled_from([0.0, 0.3, 1.0, 4.0, 9.0, 15.0])  # beside a lock of 10 s
+SECONDS = st.sampled_from([0.0, 0.3, 1.0, 4.0, 9.0, 15.0])  # shorter and longer than a lock, which lasts 10 s
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["deliver", "deliver", "start", "stop", "kill", "outage", "wait"]),
@@ -32,7 +32,8 @@ EVENTS = st.lists(
 
 class Play:
     """
-    A run of up to three processors. Their handlers check that they work alone on a session, and in order.
+    A run of up to three session processors, each of which stands for a process. The handlers check that only one handler at a time works
+    on a session, in the order of its messages.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -97,7 +98,7 @@ class Play:
         self.calm = True
         for which in range(3):
             self.start(which)
-        # A processor that was stopping may end only now, so processor 0 is started again afterwards.
+        # All processors may have been stopping. If they end before all messages were received, start processor 0 again.
         await self.world.until(lambda: not self.broker.waiting or all(t.done() for t in self.tasks))
         self.start(0)
         await self.world.until_empty()
@@ -116,7 +117,7 @@ def test_the_messages_of_a_session_are_handled_one_at_a_time_and_in_order(
     events: list[tuple[str, int, float]], seed: int
 ) -> None:
     """Each message is settled exactly once."""
-    random.seed(seed)  # the jitter of back-offs
+    random.seed(seed)  # so that the random part of back-offs is repeatable
     play = Play(random.Random(seed))
     with asyncio.Runner(loop_factory=lambda: looptime.new_event_loop(noop_cycles=0)) as runner:
         runner.run(play.run(events))

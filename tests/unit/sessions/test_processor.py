@@ -111,7 +111,7 @@ async def test_the_number_of_accept_calls_follows_the_number_of_available_sessio
     broker.most_calls, began = 0, now()
     world.deliver(*(f"{letter}1" for letter in LETTERS))
     await world.until(lambda: len(world.begun) == 26)
-    assert now() < began + 5  # one after another would take 13 s
+    assert now() < began + 5  # opening the sessions one after another would take 13 s
     assert 8 <= broker.most_calls <= 32
     await asyncio.sleep(60)
     assert 1 == broker.waiting_calls
@@ -161,7 +161,7 @@ async def test_accept_calls_that_fail_together_count_as_one_failure() -> None:
     await world.stop()
 
 
-async def test_a_broker_with_a_retry_delay_is_not_asked_before_its_end() -> None:
+async def test_a_processor_asks_the_broker_again_only_after_its_retry_delay() -> None:
     class Busy(Counting):
         async def accept(self, wait_seconds: float) -> MemorySession | None:
             self.calls += 1
@@ -170,7 +170,7 @@ async def test_a_broker_with_a_retry_delay_is_not_asked_before_its_end() -> None
     world = World(subscription=(broker := Busy()))
     world.start(max_concurrent_sessions=4)
     await asyncio.sleep(69)
-    assert 4 + 9 == broker.calls  # those of the start, then one every 7 s
+    assert 4 + 9 == broker.calls  # four calls at the start, and one call every 7 s
     await world.stop()
 
 
@@ -203,9 +203,8 @@ async def test_a_processor_accepts_sessions_with_a_back_off_while_settlements_ar
     await world.until(lambda: world.begun)
     for _ in range(200):
         await asyncio.sleep(1)
-        assert (
-            not processor.receiving
-        )  # a session that is accepted says nothing, nor a call that waited beside it
+        # An accepted session does not show that the broker works, because the settlements of its messages are refused.
+        assert not processor.receiving
     assert 10 <= len(world.begun) <= 100
     lasting = [failure.lasting_seconds for failure in world.of(ReceivingFailed)]
     assert lasting == sorted(lasting)
@@ -217,7 +216,7 @@ async def test_a_processor_accepts_sessions_with_a_back_off_while_settlements_ar
 
 
 async def test_the_first_accept_calls_of_a_processor_wait_only_briefly() -> None:
-    """Their end shows that the broker can be reached."""
+    """The end of an accept call shows that the broker can be reached, so the processor knows this soon after its start."""
     world = World(subscription=(broker := Counting()))
     world.start(max_concurrent_sessions=4)
     await asyncio.sleep(2)
@@ -259,14 +258,14 @@ async def test_the_outage_of_a_silent_broker_counts_from_its_last_answer(busy: b
 
 
 async def test_a_stop_waits_for_running_handlers() -> None:
-    """Then the processor gives all its sessions back."""
+    """When they have ended, the processor gives all its sessions back to the broker."""
     world = World(subscription=(broker := Counting()))
     world.deliver("a1", "a2", "b1")
     processor = world.start(work=by_id(a1=takes(5)), grace_period=seconds(10))
     await world.until(lambda: len(world.begun) == 2)
     processor.stop()
     await asyncio.sleep(1)
-    assert 0 == broker.waiting_calls  # a session that comes now goes to another process
+    assert 0 == broker.waiting_calls  # a process that stops asks for no session
     await world.stop()
     assert 5.0 <= now() < 5.2
     assert ["a1", "b1"] == sorted(message.message_id for message, _ in broker.settled)
@@ -277,7 +276,7 @@ async def test_a_stop_waits_for_running_handlers() -> None:
 
 
 async def test_handlers_are_cancelled_after_the_grace_period_of_a_stop() -> None:
-    """Their messages are not settled."""
+    """The messages of the cancelled handlers are not settled, so the broker delivers them again."""
     world = World()
     world.deliver("a1", "b1")
     world.start(work=takes(100), grace_period=seconds(10))
@@ -292,7 +291,7 @@ async def test_handlers_are_cancelled_after_the_grace_period_of_a_stop() -> None
 
 @pytest.mark.parametrize("call", ["accept", "receive", "renew", "settle", "close"])
 async def test_an_unexpected_error_in_one_session_ends_no_other_session(call: str) -> None:
-    """The failed call is tried again."""
+    """The processor tries the failed call again."""
 
     class Broken(MemorySubscription):
         faults = 0
@@ -345,7 +344,7 @@ async def test_a_renewal_that_raises_an_unexpected_error_is_repeated() -> None:
     await world.stop()
 
 
-async def test_an_error_while_closing_a_session_without_a_slot_ends_no_processor() -> None:
+async def test_an_error_while_a_session_is_closed_does_not_end_the_processor() -> None:
     class Broken(MemorySubscription):
         async def accept(self, wait_seconds: float) -> MemorySession | None:
             session = await super().accept(wait_seconds)
@@ -362,7 +361,7 @@ async def test_an_error_while_closing_a_session_without_a_slot_ends_no_processor
     await world.until(lambda: "a1" in world.begun)
     world.deliver("b1")
     await asyncio.sleep(5)
-    assert world.subscription._queues["b"].holders  # until its lock ends
+    assert world.subscription._queues["b"].holders  # session b is still locked, because closing it failed
     await world.until_empty()
     assert ["a1", "a1 done", "b1", "b1 done"] == world.diary
     await world.stop()

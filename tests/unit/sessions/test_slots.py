@@ -43,15 +43,15 @@ async def test_a_key_with_one_message_is_handled_soon_beside_busy_keys(
 
     world.start(work=work, max_concurrent_sessions=slots)
     await asyncio.sleep(10)
-    rounds = (busy + 1) / slots * max(1.0, seconds_each)  # in which each key has one turn
+    rounds = (busy + 1) / slots * max(1.0, seconds_each)  # in this many seconds, each key gets a slot once
     for name in "abcd":
         world.deliver(f"{name}1")
         await world.until(lambda name=name: f"{name}1" in world.begun, seconds=5 + 4 * rounds)  # type: ignore[misc]
     await world.kill()
 
 
-async def test_the_session_that_was_idle_longest_leaves_for_a_waiting_session() -> None:
-    """No more sessions leave than wait for a slot."""
+async def test_the_session_that_was_idle_longest_gives_its_slot_to_a_waiting_session() -> None:
+    """Only as many idle sessions leave as other sessions wait for a slot."""
     world = World()
     world.start(max_concurrent_sessions=3, session_idle_timeout=seconds(100))
     for letter in "abc":
@@ -65,7 +65,7 @@ async def test_the_session_that_was_idle_longest_leaves_for_a_waiting_session() 
     await world.stop()
 
 
-async def test_a_session_with_a_next_message_keeps_its_slot() -> None:
+async def test_a_session_whose_next_message_is_at_hand_keeps_its_slot() -> None:
     world = World(subscription=Slow(0.01))
     world.deliver(*(f"a{number}" for number in range(15)), "b1")
     world.start(work=takes(0.05), max_concurrent_sessions=1)
@@ -101,11 +101,14 @@ async def away(message: Message) -> Settlement:
 
 @pytest.mark.parametrize(
     ("before", "lock_seconds", "within"),
+    # How the last message was handled, how many seconds a lock lasts, and how many seconds a session then waits for a slot: 2 s longer than
+    # the last message took.
     [
         (takes(5), 300, 2 + 5),
-        (takes(100), 300, 2 + 10),  # a process that hoards a key for longer keeps it from others
-        (takes(8), 12, 12 / 2),  # half of its lock
-        (away, 300, 2),  # a back-off is no handling
+        # Of the 100 s, only 10 s count for the wait, so that another process gets the key soon.
+        (takes(100), 300, 2 + 10),
+        (takes(8), 12, 12 / 2),  # a session waits for no longer than half of its lock's 12 s
+        (away, 300, 2),  # the pause before a message is tried again does not count as time of its handling
     ],
 )
 async def test_a_session_waits_for_a_slot_about_as_long_as_the_last_message_took(
@@ -130,7 +133,7 @@ async def test_a_session_waits_for_a_slot_about_as_long_as_the_last_message_took
 
 
 async def test_a_processor_accepts_few_more_sessions_than_it_has_slots() -> None:
-    """The number depends on how many slots become free while a session is opened."""
+    """How many more it accepts depends on how many slots become free while a session is opened."""
     world, most = World(subscription=(broker := Counting())), 0
     broker.opening_seconds = 0.5
     for number in range(400):
@@ -139,8 +142,8 @@ async def test_a_processor_accepts_few_more_sessions_than_it_has_slots() -> None
     while broker.waiting:
         await asyncio.sleep(0.1)
         most = max(most, len(held(world)))
-    assert 8 < most <= 8 + 16  # eight a second, for half a second, twice
-    assert now() < 0.9 * 400 / 8 + 5
+    assert 8 < most <= 8 + 16  # at most two additional sessions for each slot
+    assert now() < 0.9 * 400 / 8 + 5  # 400 messages of 0.9 s share 8 slots, and may take 5 s longer
     assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
     await world.stop()
 
@@ -184,7 +187,7 @@ class LosesLocks(MemorySubscription):
         return session
 
 
-async def test_a_session_that_is_closed_after_a_lost_lock_is_not_asked_to_leave() -> None:
+async def test_a_session_that_lost_its_lock_is_not_asked_to_leave_its_slot() -> None:
     world = World(subscription=LosesLocks())
     world.deliver("a1")
     world.start(work=by_id(b1=takes(1)), max_concurrent_sessions=1)
@@ -196,8 +199,8 @@ async def test_a_session_that_is_closed_after_a_lost_lock_is_not_asked_to_leave(
     assert ["a1", "a1 done", "b1", "b1 done", "c1", "c1 done"] == world.diary
 
 
-async def test_slots_are_given_to_waiting_calls_in_order() -> None:
-    """A call that is cancelled as it gets a slot does not lose the slot."""
+async def test_slots_are_given_to_waiting_sessions_in_order() -> None:
+    """The test also checks a waiting call that is cancelled as it gets a slot: the slot goes to the next call."""
     slots, got = Slots(SessionOptions(max_concurrent_sessions=1), (), freed=lambda: None), []
 
     async def take(name: str, patience: float) -> None:
@@ -209,7 +212,7 @@ async def test_slots_are_given_to_waiting_calls_in_order() -> None:
     await asyncio.sleep(2)
     assert 3 == slots.waiting
     slots.give_back()
-    calls[0].cancel()  # in the same moment
+    calls[0].cancel()  # the call of "b", at the moment in which it gets the slot
     await asyncio.sleep(0)
     await asyncio.sleep(1)
     assert ["a", "d"] == got

@@ -18,11 +18,11 @@ from tests.unit.sessions.test_processor import Counting, now
 from tests.unit.sessions.test_slots import held
 from tests.unit.sessions.world import Slow, World, seconds, takes
 
-RESTING = 3 * 4  # beside four slots
+RESTING = 3 * 4  # sessions that may wait without a slot: three for each of the four slots
 
 
 async def away(message: Message) -> Settlement | None:
-    """Retry messages of the sessions "w…" after 30 s, as if their store were away. Complete all others."""
+    """Retry messages of the sessions "w…" after 30 s, as if their store were unavailable. Complete all others."""
     return Retry(after_seconds=30, counted=False) if str(message.session_id).startswith("w") else None
 
 
@@ -51,19 +51,22 @@ async def test_a_new_key_is_handled_within_two_seconds_beside_a_thousand_waiting
 
 
 async def test_waiting_sessions_beyond_the_limit_take_turns() -> None:
-    """The number of accept calls stays bounded."""
+    """A new session is handled within 22 s, although ten times as many sessions wait as the process may keep."""
     world = World(subscription=(broker := Counting()))
     waiting(world, 10 * RESTING)
     world.start(work=away, max_concurrent_sessions=4)
     await asyncio.sleep(100)
     calls, began = broker.calls, now()
+    # The sessions are ten times as many as the process may keep. So it keeps a tenth of them for two seconds, then the next tenth.
     for letter in "abcdefgh":
-        assert await handled_after(world, f"{letter}1") <= 10 * 2 + 2  # rounds of two seconds
+        assert await handled_after(world, f"{letter}1") <= 10 * 2 + 2
         assert len(held(world)) <= RESTING + 2 * 4
         await asyncio.sleep(9)
-    assert broker.calls - calls <= 2 * (now() - began) * RESTING / 2  # what is due also comes and goes
+    # In two seconds, the process tries at most RESTING waiting sessions again, with two calls for each.
+    assert broker.calls - calls <= 2 * (now() - began) * RESTING / 2
     attempts = [line for line in world.begun if line[0] == "w"]
-    assert len(attempts) <= 10 * RESTING * (now() / 30 + 1)  # none before its time
+    # Each of the 10 * RESTING sessions waits for at least 30 s between two attempts.
+    assert len(attempts) <= 10 * RESTING * (now() / 30 + 1)
     assert {0} == {message.delivery_count for message in world.subscription.waiting}
     await world.kill()
 
@@ -81,7 +84,7 @@ async def test_retried_keys_with_long_attempts_leave_half_of_the_slots_to_others
     world = World()
     waiting(world, RESTING)
     world.start(work=slow, max_concurrent_sessions=4)
-    await asyncio.sleep(4 * lasting)  # each was tried once
+    await asyncio.sleep(4 * lasting)  # until each waiting session was tried once
     tried, letters = len(world.begun), "abcdefgh"
     for number in range(lasting):
         sent = now()
@@ -89,12 +92,14 @@ async def test_retried_keys_with_long_attempts_leave_half_of_the_slots_to_others
         await world.until(lambda last=f"{letters[-1]}{number} done": last in world.diary, seconds=6)
         await asyncio.sleep(max(0.0, 4 - (now() - sent)))
     again = [line for line in world.begun[tried:] if line[0] == "w"]
+    # Two of the four slots are for waiting sessions. The loop above takes 4 * `lasting` seconds and an attempt takes `lasting` seconds, so
+    # each of the two slots has room for at least three attempts.
     assert len(again) >= 2 * 3
-    assert len(set(again)) == len(again)  # one after another
+    assert len(set(again)) == len(again)  # no session was tried twice while others had to wait
     await world.kill()
 
 
-async def test_waiting_keys_that_recover_together_are_handled_without_idle_timeouts() -> None:
+async def test_keys_that_recover_together_are_all_handled_before_an_idle_timeout_passes() -> None:
     async def until_it_is_back(message: Message) -> Settlement | None:
         return Retry(after_seconds=1, counted=False) if now() < 40 else None
 
@@ -197,7 +202,7 @@ async def test_a_waiting_message_is_not_reported_as_handled(
     await world.stop()
 
 
-async def test_a_session_does_not_leave_before_its_first_message_arrives() -> None:
+async def test_a_session_is_not_given_back_before_its_first_message_arrives() -> None:
     world = World(subscription=Slow(0.1))
     waiting(world, 30)
     world.start(max_concurrent_sessions=1)

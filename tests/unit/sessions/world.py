@@ -23,7 +23,7 @@ Work = Callable[[Message], Awaitable[Settlement | None]]
 
 
 class Slow(MemorySubscription):
-    """A subscription that takes this many seconds to deliver each message."""
+    """A subscription that takes `seconds` to deliver each message."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -127,7 +127,9 @@ def takes(duration: float) -> Work:
 
 
 def by_id(**works: Work) -> Work:
-    """Return a handler that handles the named messages as given and completes all others."""
+    """
+    Return a handler that calls the given function for each named message, and completes all other messages.
+    """
 
     async def work(message: Message) -> Settlement | None:
         return await works[message.message_id](message) if message.message_id in works else None
