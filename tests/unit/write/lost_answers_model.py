@@ -21,12 +21,14 @@ from tests.unit.write.store_under_test import TextOnKey
 
 
 class TokenKind(StrEnum):
-    """What happens to a token besides being appended to a log. The last letter of a token is its kind."""
+    """
+    A token is a short text that a test appends to a log. Its kind, which is its last letter, says which event reports it, if any.
+    """
 
-    EVENT = "e"  # it is in an event
-    INDEXED = "i"  # it is in an event whose handler creates a log `index-TOKEN`
-    SHORT_LIVED = "s"  # it is in an event that expires within the time of one attempt
-    SILENT = "n"  # no event has it: nothing proves that it was written
+    EVENT = "e"  # an event has the token
+    INDEXED = "i"  # an event has the token, and the handler of this event creates a log `index-TOKEN`
+    SHORT_LIVED = "s"  # an event has the token, and expires within the time of one attempt at the commit
+    SILENT = "n"  # no event has the token, so no event proves that the token was written
 
 
 class Appended(DomainEvent):
@@ -50,7 +52,7 @@ EVENTS = {
 
 
 class Log(TextOnKey):
-    """An entity whose text is the list of its tokens."""
+    """An entity whose text is the list of its tokens, the short texts that a test appended."""
 
 
 class DictLog:
@@ -82,10 +84,8 @@ class Batch:
     writes: Sequence[Write]
     tokens: frozenset[str]
     deletes: frozenset[str]
-    texts: dict[str, str]  # of the logs, once it is written
-    unguarded: frozenset[
-        str
-    ]  # logs that the store refuses, as the etag that they were last written under is unknown
+    texts: dict[str, str]  # by the id of a `Log`: its text once the batch is written
+    unguarded: frozenset[str]  # ids of `Log` objects that have no etag, so the store refuses them
     sent_at: float
 
     @property
@@ -102,10 +102,10 @@ class Unit:
 
     uow: UnitOfWork
     logs: dict[str, Log | DictLog] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)  # of logs as they were read or last written
-    tokens: set[str] = field(default_factory=set)  # appended, and in no batch
-    deletes: set[str] = field(default_factory=set)  # logs to be deleted, in no batch
-    batch: Batch | None = None  # on its way, or its outcome is unknown
+    texts: dict[str, str] = field(default_factory=dict)  # by id of a `Log`: its text as last read or written
+    tokens: set[str] = field(default_factory=set)  # tokens that a log got, and no batch has yet
+    deletes: set[str] = field(default_factory=set)  # logs that the next batch is to delete
+    batch: Batch | None = None  # the batch that was sent, until its outcome is known
 
     def forget(self) -> None:
         self.logs, self.texts, self.tokens, self.deletes, self.batch = {}, {}, set(), set(), None

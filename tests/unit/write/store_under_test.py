@@ -27,7 +27,7 @@ from tests.support.effort import examples
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    virtual_time: bool  # True: memory; False: the emulator, in which seconds are real
+    virtual_time: bool  # true for the store in memory, false for the emulator, which needs real time
     key: PartitionKey = "book"
     paths: tuple[str, ...] = ("/partitionKey",)
 
@@ -45,7 +45,7 @@ class Backend:
     @property
     def late_seconds(self) -> float:
         """
-        Return for how long a late request is on its way. On virtual time, this is longer than any deadline.
+        Return how many seconds a late request takes to arrive. On virtual time, this is longer than any deadline.
         """
         return 5.0 if self.virtual_time else 0.1
 
@@ -76,7 +76,7 @@ def run_on(backend: str, machine: type[RuleBasedStateMachine], *, few: int, many
 
 
 class TextOnKey(Entity):
-    """An entity with a text, in the partition key that its state machine chooses."""
+    """An entity with a text. The test chooses its partition key."""
 
     key: PartitionKey
     text: str = ""

@@ -1,6 +1,6 @@
 """
-Documents in the application's own shape (dicts, dataclasses, models): they are written with their events in one commit, and a lost answer
-is found out as for entities.
+Documents in the application's own shape (dicts, dataclasses, models): they are written with their events in one commit. After a lost
+answer, the library finds out whether the commit was written, as it does for entities.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Basket(BaseModel):
 
 
 class Cents:
-    """A class that is stored in another shape, by CentsMapper."""
+    """A class that CentsMapper converts to another shape for the store."""
 
     def __init__(self, key: str, amount: int) -> None:
         self.key, self.amount = key, amount
@@ -173,7 +173,7 @@ async def test_a_dict_from_the_sdk_is_replaced_under_its_etag(container: MemoryC
         uow.save({"id": "o", "partitionKey": "o"})
         await uow.commit()
     order = await container.read("o", "o")
-    for n in (1, 2):  # the etag in the dict is that of the last commit
+    for n in (1, 2):  # each commit puts its etag into the dict
         async with outbox.unit_of_work() as uow:
             order["n"] = n
             uow.save(order)
@@ -220,7 +220,7 @@ async def test_a_deleted_application_document_is_not_found(container: MemoryCont
     assert ["domainEvent"] == [document["type"] for document in container.documents()]
 
 
-async def test_invalid_application_documents_are_refused_by_name(container: MemoryContainer, uow: UnitOfWork):
+async def test_an_error_names_an_invalid_application_document(container: MemoryContainer, uow: UnitOfWork):
     with pytest.raises(UsageError, match=r"`id` of text.*Order.* has 5"):
         uow.save(Order(id=5, partitionKey="o"))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="dataclass"):

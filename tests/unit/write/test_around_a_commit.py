@@ -47,7 +47,7 @@ def container() -> MemoryContainer:
 # hooks
 
 
-async def test_a_hook_runs_once_after_the_next_commit_that_writes(container: MemoryContainer):
+async def test_an_after_commit_hook_runs_once_after_the_next_commit_that_writes(container: MemoryContainer):
     seen: list[tuple[str, str | None]] = []
 
     async def later(commit: Commit) -> None:
@@ -66,7 +66,7 @@ async def test_a_hook_runs_once_after_the_next_commit_that_writes(container: Mem
     assert 2 == len(seen)
 
 
-async def test_a_hook_may_commit_again(container: MemoryContainer):
+async def test_an_after_commit_hook_may_commit_again(container: MemoryContainer):
     async with Outbox(container).unit_of_work() as uow:
         note = uow.repository(Note).create(Note(id="n"))
 
@@ -98,7 +98,7 @@ async def test_an_error_of_an_after_commit_hook_is_logged(
     assert ["commit.hook_failed"] == [record.message for record in caplog.records]
 
 
-async def test_the_hooks_of_a_refused_or_rolled_back_attempt_do_not_run(container: MemoryContainer):
+async def test_after_commit_hooks_of_a_refused_or_rolled_back_attempt_do_not_run(container: MemoryContainer):
     seen: list[Commit] = []
     outbox = Outbox(container)
     await written(container, Note(id="n"))
@@ -131,7 +131,7 @@ async def test_a_change_of_an_entity_that_another_program_deleted_is_refused(con
         assert Commit() == await mine.commit()
 
 
-async def test_a_hook_runs_once_although_its_commit_was_repeated(container: MemoryContainer):
+async def test_an_after_commit_hook_runs_once_although_its_commit_was_repeated(container: MemoryContainer):
     seen: list[str] = []
     store = FaultyStore(container, [CommitFault.REFUSED] * 40)
     outbox = Outbox(store, retries=RetryOptions(deadline_seconds=2, attempt_seconds=1))
@@ -163,7 +163,7 @@ async def test_a_hook_runs_once_although_its_commit_was_repeated(container: Memo
 async def test_a_domain_event_can_be_published_as_several_events(
     container: MemoryContainer,
 ):
-    """A repeated commit uses the same ids."""
+    """The test also checks that the published events keep their ids if the commit is repeated."""
     store = FaultyStore(container, [CommitFault.LOST_BEFORE])
     outbox = Outbox(store)
     outbox.publishes(NoteTagged, lambda event: [Indexed(word=event.tag), Announced(text=event.tag), event])
@@ -180,7 +180,7 @@ async def test_a_domain_event_can_be_published_as_several_events(
     assert 1 == len({event.created_at for event in commit.events})
 
 
-def test_a_second_publishes_mapping_of_an_event_type_is_refused(container: MemoryContainer):
+def test_the_method_publishes_refuses_a_second_mapping_of_an_event_type(container: MemoryContainer):
     outbox = Outbox(container)
     outbox.publishes(NoteTagged, lambda _: None)
     with pytest.raises(TypeError, match=r"publishes\(NoteTagged.*already maps this event.*one mapping"):
@@ -231,6 +231,3 @@ async def test_an_entity_with_a_ttl_expires_after_its_last_write():
 def test_an_invalid_time_to_live_of_an_entity_class_is_refused(ttl: object):
     with pytest.raises(TypeError, match=r"Brief\.ttl has to be None or a timedelta"):
         type("Brief", (Entity,), {"ttl": ttl, "__module__": __name__})
-
-
-# events that are read

@@ -76,7 +76,7 @@ def test_several_changes_of_one_entity_give_one_write(
     ("stored", "then"), [(True, Change.CREATE), (True, Change.UPDATE), (False, Change.UPDATE)]
 )
 def test_a_deleted_entity_cannot_be_changed_before_the_commit(stored: bool, then: Change):
-    """Only an entity that was never stored can be created again."""
+    """A deleted entity can be created again only if it was never stored."""
     context, line = IdentityMap(), Line(book="b")
     if stored:
         committed(line)
@@ -134,7 +134,7 @@ def test_replace_and_delete_operations_have_the_etag_of_the_document():
 
 
 def test_the_events_of_a_commit_are_numbered_across_its_entities():
-    """They come before the entities in the batch."""
+    """Two entities with two events each give the numbers 0 to 3. In the batch, all events come before the entities."""
     context = IdentityMap()
     notes = [committed(Note(id="a")), committed(Remark(id="b", book="a"))]
     for note in notes:
@@ -164,7 +164,7 @@ def test_a_commit_with_more_than_100_operations_is_refused():
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600", "\x01"])
-def test_a_commit_that_is_larger_than_a_batch_is_refused_with_its_size(character: str):
+def test_the_error_for_a_commit_that_is_larger_than_a_batch_says_its_size(character: str):
     context = IdentityMap()
     as_sent = len(json.dumps(character)) - 2
     context.track(Line(book="b", text=character * (MAX_BATCH_BYTES // as_sent)), Change.CREATE)
@@ -239,7 +239,7 @@ def test_an_event_with_an_invalid_document_id_is_refused():
 
 
 def test_a_stored_entity_cannot_change_its_partition_key():
-    """A new entity can, until it is committed."""
+    """A new entity may change its partition key until it is committed."""
     context, line = IdentityMap(), Line(id="l", book="first")
     context.track(line, Change.CREATE)
     line.book = "second"
@@ -252,7 +252,7 @@ def test_a_stored_entity_cannot_change_its_partition_key():
 
 
 @pytest.mark.parametrize("minutes", [(30, 60), (60, 30)])
-def test_the_event_with_the_longest_time_to_live_is_the_proof_of_a_commit(minutes: tuple[int, int]):
+def test_the_event_with_the_longest_time_to_live_proves_the_commit(minutes: tuple[int, int]):
     context, note = IdentityMap(), committed(Note(id="n"))
     context.track(note)
     for length in minutes:

@@ -56,7 +56,7 @@ async def test_a_creation_with_a_fault_writes_one_entity_and_one_event(fault: Co
     assert (1, "hello") == (document["version"], document["data"]["text"])
 
 
-APPLIED = [F.LOST_AFTER, F.HANGING_AFTER, F.ASLEEP]  # and the answer is lost
+APPLIED = [F.LOST_AFTER, F.HANGING_AFTER, F.ASLEEP]  # the write is applied, and its answer is lost
 NOT_APPLIED = [fault for fault in F if fault not in (*APPLIED, F.RESENT)]
 
 
@@ -90,7 +90,7 @@ async def test_a_change_of_another_program_after_a_lost_answer_is_not_overwritte
 
     document = await container.read("n", "n")
     added = {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
-    (added if part == "document" else added["data"])["by"] = "them"  # with the version that it has
+    (added if part == "document" else added["data"])["by"] = "them"  # the other writer keeps `version`
     write = Write(kind=WriteKind.REPLACE, id="n", document=added, etag=document["_etag"])
     await container.commit("n", [write])
     await uow.commit()
@@ -102,10 +102,10 @@ async def test_a_change_of_another_program_after_a_lost_answer_is_not_overwritte
 
 @pytest.mark.parametrize("change", ["create", "update", "delete"])
 @pytest.mark.parametrize("fault", APPLIED)
-async def test_a_lost_answer_without_events_leaves_the_outcome_of_a_commit_unknown(
+async def test_a_commit_without_events_has_an_unknown_outcome_after_a_lost_answer(
     fault: CommitFault, change: str
 ):
-    """Only a rollback ends this state."""
+    """Each further call of `commit` raises CommitOutcomeUnknown again, until the caller rolls back."""
     container = MemoryContainer()
     if change != "create":
         await written(container, Line(id="l", book="b"))
@@ -130,7 +130,7 @@ async def test_a_lost_answer_without_events_leaves_the_outcome_of_a_commit_unkno
     assert versions[change] == [document["version"] for document in stored(container, "line")]
 
 
-async def test_a_refusal_after_a_lost_request_without_events_is_an_unknown_outcome():
+async def test_the_outcome_of_a_commit_without_events_is_unknown_if_its_retry_is_refused():
     await written(container := MemoryContainer(), Line(id="l", book="b"))
     async with Outbox(FaultyStore(container, [F.LOST_BEFORE])).unit_of_work() as uow:
         lines = uow.repository(Line)
@@ -149,10 +149,12 @@ async def test_a_refusal_after_a_lost_request_without_events_is_an_unknown_outco
 
 @pytest.mark.parametrize(
     ("fault", "reads", "commits"),
+    # What happens to the commit's request, what happens to the reads after it, and how often the commit is sent
     [
-        (F.LOST_AFTER, [], 1),  # the read finds the commit, so there is no second write
-        (F.LOST_AFTER, [ReadFault.STALE, ReadFault.STALE], 2),  # a stale replica does not show the commit
-        (F.HANGING_AFTER, [ReadFault.HANGING], 2),  # the commit is given up and repeated
+        (F.LOST_AFTER, [], 1),  # the read finds the commit, so the commit is sent only once
+        # A stale replica does not show the commit, so the commit is sent twice.
+        (F.LOST_AFTER, [ReadFault.STALE, ReadFault.STALE], 2),
+        (F.HANGING_AFTER, [ReadFault.HANGING], 2),  # the read shows nothing, so the commit is repeated
     ],
 )
 async def test_a_commit_finds_out_by_a_read_whether_it_was_written(
@@ -168,7 +170,7 @@ async def test_a_commit_finds_out_by_a_read_whether_it_was_written(
 
 
 async def test_a_commit_with_a_lost_answer_succeeds_although_another_caller_wrote_since():
-    """The entity has no etag then, so its next change is refused."""
+    """After that, the entity in the unit of work has no etag, so its next change is refused."""
     await written(container := MemoryContainer(), note := Note())
     store = Overtaken(container, F.LOST_AFTER, lambda: changed_by_another_caller(container, note.id))
     async with Outbox(store).unit_of_work() as uow:
@@ -194,7 +196,7 @@ async def test_throttling_beyond_the_deadline_is_raised_with_its_retry_delay():
         assert 0.2 == caught.value.retry_after
         assert asyncio.get_running_loop().time() - began <= 5
 
-        store.commit_faults.clear()  # everything is still pending
+        store.commit_faults.clear()  # the next commit writes the pending changes
         assert 1 == (await uow.commit()).attempts
 
 
@@ -304,7 +306,7 @@ async def changed_line(container: MemoryContainer, text: str) -> None:
 
 class Overtaken(FaultyStore):
     """
-    A store in which `happens` is called after the first commit, before its sender can find out whether it was written.
+    A store that calls `happens` after the first commit, before the library can find out whether that commit was written.
     """
 
     def __init__(
@@ -327,7 +329,7 @@ class Overtaken(FaultyStore):
             await happens()
 
 
-async def test_an_unexpected_error_after_a_write_leaves_the_outcome_to_the_next_commit():
+async def test_after_an_unexpected_error_the_next_commit_finds_out_what_was_written():
     class Broken(FaultyStore):
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             result = await super().commit(partition_key, writes)
@@ -345,7 +347,7 @@ async def test_an_unexpected_error_after_a_write_leaves_the_outcome_to_the_next_
     assert ["NoteWritten"] == actions(container)
 
 
-async def test_a_missing_event_proves_nothing_if_the_machine_slept_meanwhile(
+async def test_a_missing_event_does_not_prove_a_failed_commit_if_the_machine_slept(
     monkeypatch: pytest.MonkeyPatch,
 ):
     slept = [0.0]
@@ -401,7 +403,7 @@ async def test_the_next_commit_finds_out_whether_a_cancelled_commit_was_written(
     assert (1, ["NoteWritten"]) == (note.version, actions(container))
 
 
-async def test_a_collision_at_the_first_attempt_is_reported_without_another_read():
+async def test_a_conflict_at_the_first_attempt_of_a_commit_is_reported_without_another_read():
     await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
@@ -424,10 +426,12 @@ class Nameless(FaultyStore):
             raise type(refusal)(document_id=refusal.document_id if self.names else None) from refusal
 
 
-@pytest.mark.parametrize("look", [None, ReadFault.UNAVAILABLE])  # which shows nothing, and is no absence
-async def test_a_refusal_without_a_document_may_come_from_a_repetition_of_the_request(look: ReadFault | None):
+# `look` is the fault of the read that looks for the event. A read that fails does not prove that the event is missing.
+@pytest.mark.parametrize("look", [None, ReadFault.UNAVAILABLE])
+async def test_a_commit_succeeds_if_the_store_refuses_a_second_copy_of_its_request(look: ReadFault | None):
     """
-    The SDK or a proxy sent the request twice. The second one meets what the first one wrote, so the commit succeeds.
+    The SDK or a proxy sent the request twice. The store refuses the second copy, because the first one was written, so the commit
+    succeeds.
     """
     container = MemoryContainer()
     async with Outbox(Nameless(container, [F.RESENT], [look])).unit_of_work() as uow:
@@ -437,7 +441,7 @@ async def test_a_refusal_without_a_document_may_come_from_a_repetition_of_the_re
 
 
 @pytest.mark.parametrize(("names", "stale", "reads"), [(False, None, 2), (True, ReadFault.UNAVAILABLE, 2)])
-async def test_a_collision_is_reported_although_the_current_etag_is_unknown(
+async def test_an_overtaken_commit_is_refused_although_the_current_etag_is_unknown(
     names: bool, stale: ReadFault | None, reads: int
 ):
     await written(container := MemoryContainer(), note := Note())
@@ -464,7 +468,7 @@ async def test_an_event_id_that_another_commit_used_is_a_conflict(ids: list[str]
     assert 1 == len(stored(container, "line"))
 
 
-async def test_a_lost_change_and_deletion_of_vanished_entities_have_an_unknown_outcome():
+async def test_an_unanswered_commit_has_an_unknown_outcome_if_its_entities_are_gone():
     container = MemoryContainer()
     await written(container, *(Line(id=line_id, book="b") for line_id in "ac"))
 

@@ -21,7 +21,7 @@ from tests.support.notes import Remark
 
 
 class Watched(MemoryContainer):
-    """A container that keeps the writes of the last batch."""
+    """A container that remembers the writes of the last batch, for the test."""
 
     writes: Sequence[Write] = ()
 
@@ -34,7 +34,7 @@ def record(key: PartitionKey = "b", document_id: str = "r") -> CommitRecord:
     return CommitRecord(partition_key=key, document={"id": document_id, "partitionKey": key, "type": "done"})
 
 
-async def test_a_record_comes_between_the_events_and_the_entities_of_its_commit():
+async def test_a_commit_record_comes_between_the_events_and_the_entities():
     store = Watched()
     async with Outbox(store).unit_of_work() as uow:
         remark = uow.repository(Remark).create(Remark(id="n", book="b"))
@@ -45,14 +45,14 @@ async def test_a_record_comes_between_the_events_and_the_entities_of_its_commit(
     assert (3, 1, remark.version) == (commit.operations, len(commit.events), 1)
 
 
-async def test_a_record_is_written_without_other_changes():
+async def test_a_commit_record_is_written_without_other_changes():
     async with Outbox(store := Watched()).unit_of_work() as uow:
         assert await uow.documents().find("r", partition_key="b") is None
         await commit_with(uow, record())
     assert ["r"] == [document["id"] for document in store.documents()]
 
 
-async def test_a_second_commit_with_the_same_record_is_a_conflict():
+async def test_a_second_commit_with_the_same_commit_record_is_a_conflict():
     outbox = Outbox(store := MemoryContainer())
     for _ in range(2):
         async with outbox.unit_of_work() as uow:
@@ -84,7 +84,7 @@ async def test_the_changes_of_a_commit_must_have_the_partition_key_of_its_record
         uow.rollback()
 
 
-async def test_a_record_counts_towards_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch):
+async def test_a_commit_record_counts_towards_the_size_of_a_batch(monkeypatch: pytest.MonkeyPatch):
     async with Outbox(store := Watched()).unit_of_work() as uow:
         uow.repository(Remark).create(Remark(id="n", book="b"))
         with monkeypatch.context() as smaller:

@@ -22,7 +22,7 @@ AWAY = RetryOptions(deadline_seconds=10)
 
 
 async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> None:
-    """Make a change of the note `n` that records an event."""
+    """Create, update or delete the note `n` in a unit of work, as `change` says, without committing it."""
     notes = uow.repository(Note)
     if change == "create":
         notes.create(Note(id="n", text="mine"))
@@ -42,7 +42,7 @@ async def left_in_doubt(store: FaultyStore, uow: UnitOfWork, fault: CommitFault)
     store.commit_faults, store.read_faults = [], []
 
 
-def test_events_are_kept_for_longer_than_their_absence_counts_as_a_proof():
+def test_the_relay_keeps_sent_events_while_a_commit_may_still_look_for_them():
     assert ABSENCE_PROVES_FOR < DEFAULT_KEEP
 
 
@@ -66,8 +66,8 @@ async def test_a_written_commit_is_not_reported_as_refused_after_its_events_were
     assert written == container.documents()
 
 
-async def test_a_failed_attempt_to_find_out_does_not_extend_the_time_in_which_absence_proves():
-    """The time counts from the first call of `commit`."""
+async def test_a_missing_event_shows_that_its_commit_failed_only_for_a_limited_time():
+    """A second call of `commit` that also ends with an unknown outcome does not extend the time."""
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:

@@ -40,7 +40,7 @@ async def test_changes_inside_lists_and_dicts_of_an_entity_are_written(container
         basket = await uow.repository(Basket).read("b")
         basket.lines.append("y")
         await uow.commit()
-        basket.notes["deep"]["at"] = True  # equal to 1, for Python
+        basket.notes["deep"]["at"] = True  # equal to the old value 1 in Python, but not in JSON
         await uow.commit()
     assert (["x", "y"], {"deep": {"at": True}}) == (data(container)["lines"], data(container)["notes"])
     assert 3 == stored(container, "basket")[0]["version"]
@@ -65,7 +65,7 @@ async def test_an_unchanged_entity_stored_without_default_fields_is_not_written(
     await written(container := MemoryContainer(), Basket(id="b"))
     key = ("b", "b")
     [partition] = container._partitions
-    partition.documents[key]["data"] = {"id": "b", "owner": "ada"}  # neither lines nor notes
+    partition.documents[key]["data"] = {"id": "b", "owner": "ada"}  # without the fields `lines` and `notes`
     async with Outbox(container).unit_of_work() as uow:
         await uow.repository(Basket).read("b")
         assert None is (await uow.commit()).id

@@ -69,7 +69,7 @@ async def test_the_size_limit_counts_the_bytes_of_the_message():
     container = MemoryContainer()
     await scanned(
         container, "é" * (STANDARD // 2 - 2048)
-    )  # six bytes each in the request, two in the message
+    )  # the letter takes six bytes in the request, and two bytes in the message
     assert 1 == len(messages(container))
 
 

@@ -26,28 +26,30 @@ OUTCOMES = {
     "answer lost": ([CommitFault.LOST_AFTER], [ReadFault.UNAVAILABLE], CommitOutcomeUnknown),
     "store busy": ([CommitFault.THROTTLED], [], TooManyRequests),
 }
-Said = tuple[str, str]  # an action, and a text that no other event has
-Step = tuple[list[str], str]  # changes, and the outcome of the commit after them
+Said = tuple[str, str]  # the action of an event, and a text that no other event has
+Step = tuple[list[str], str]  # changes of a `Note`, and the outcome of the commit after them
 
 
 class EventsModel:
     def __init__(self) -> None:
         self.recorded: list[Said] = []
-        self.in_doubt: list[Said] = []  # recorded, and written without the unit of work knowing
-        self.stored: list[tuple[int, *Said]] = []  # after the version of the note
+        self.in_doubt: list[Said] = []  # events that are stored, but whose commit got no answer yet
+        self.stored: list[tuple[int, *Said]] = []  # version of the `Note`, and its event
         self.version = 0
-        self.must_write = False  # though no event was recorded
-        self.is_new = True  # as far as the unit of work knows
+        self.must_write = False  # the next commit writes the note even without an event
+        self.is_new = True  # whether the unit of work believes that the note is not stored yet
 
     def record(self, action: str, text: str) -> None:
         same = [said for said in self.recorded if said[0] == action]
-        if action == "NoteTagged" and same:  # coalesces: the last one counts, in the place of the first
+        if action == "NoteTagged" and same:  # the last tag replaces the first one
             self.recorded[self.recorded.index(same[0])] = (action, text)
         else:
             self.recorded.append((action, text))
 
     def commit(self, outcome: str, text: str) -> type[Exception] | None:
-        """Do what one call of `commit` has to do, and return the class of the error that it has to raise."""
+        """
+        Note what a call of `commit` has to write, and return the class of the error that it has to raise.
+        """
         if self.in_doubt and outcome == "answer lost":
             return CommitOutcomeUnknown
         self._settle()
@@ -64,7 +66,8 @@ class EventsModel:
 
     def unwritten(self, text: str) -> list[Said]:
         """
-        Return the events that a commit would write. For a new note, the created event covers its changes and tags.
+        Return the events that a commit would write. For a new note, these are one event NoteWritten for its creation, changes and
+        tags, and its events NoteFiled.
         """
         if not self.is_new:
             return self.recorded
@@ -104,7 +107,7 @@ async def test_each_event_is_written_by_the_first_successful_commit_after_it(ste
             do = {"changed": note.change, "tagged": note.tag_as, "filed": note.file_as}[change]
             do(str(number))
             model.record(f"Note{change.capitalize()}", str(number))
-        # Without an event, only the answer shows that the commit was written, so a lost answer is left out.
+        # Without an event, only the answer shows that the commit was written, so the test then loses no answer.
         proven = model.unwritten(note.text) or wanted != "answer lost"
         outcome = wanted if proven else "written"
         commit_faults, read_faults, _ = OUTCOMES[outcome]

@@ -33,19 +33,19 @@ SIXTY_FOUR_BITS, TICKS = 2**63 - 1, count()
 
 async def write_note(uow: UnitOfWork) -> Answer:
     """Create a note, which records an event, and return an answer for it."""
-    await asyncio.sleep(0.01)  # while equal requests begin
+    await asyncio.sleep(0.01)  # so that equal requests begin before this one ends
     note = uow.repository(Note).create(Note(id=KEY.id, text="one"))
     body = {"id": note.id, "size": SIXTY_FOUR_BITS, "text": "öne"}
     return Answer(status=201, body=body, headers={"Location": f"/notes/{note.id}"}, etag_of=note)
 
 
 async def write_line(uow: UnitOfWork) -> Answer:
-    """Create an entity without an event, so that no event proves the commit."""
+    """Create an entity without an event, and return an answer for it. So no event can prove the commit."""
     return Answer(body=uow.repository(Line).create(Line(id="l", book=KEY.id)))
 
 
 async def once(store: Any, work: Any = write_note, key: IdempotencyKey = KEY, **where: Any) -> Answer:
-    """Answer a request as a process of its own, with a new Outbox on the store."""
+    """Answer a request as a new process would, with a new Outbox on the store."""
     return await answer_once(Outbox(store), key, work, **where)
 
 
@@ -65,7 +65,7 @@ async def read_note(uow: UnitOfWork) -> Answer:
 
 
 @pytest.mark.parametrize("work", [write_note, read_note])
-async def test_a_repeated_answer_has_the_etag_until_the_entity_is_changed(work: Any):
+async def test_a_repeated_answer_has_an_etag_only_until_the_entity_changes(work: Any):
     container = MemoryContainer()
     if work is read_note:
         await written(container, Note(id=KEY.id))
@@ -123,7 +123,7 @@ async def test_a_repetition_finds_the_answer_of_a_request_with_an_unknown_outcom
 
 
 @pytest.mark.parametrize("raises", [True, False])
-async def test_a_request_that_conflicts_with_an_equal_one_gets_its_answer(*, raises: bool):
+async def test_a_request_that_conflicts_with_an_equal_request_gets_the_first_answer(*, raises: bool):
     await written(container := MemoryContainer(), Note(id=KEY.id, text="open"))
 
     async def close(uow: UnitOfWork) -> Answer:
@@ -179,7 +179,7 @@ async def test_a_failed_request_can_be_repeated_under_its_idempotency_key():
 
 
 async def test_the_answer_of_a_request_that_changes_nothing_is_stored_too():
-    """The answer of a request without a key is not stored."""
+    """The test also checks that no answer is stored for a request without an idempotency key."""
 
     async def nothing(uow: UnitOfWork) -> None: ...
 
@@ -190,7 +190,7 @@ async def test_the_answer_of_a_request_that_changes_nothing_is_stored_too():
     assert 1 == len(stored(container, "requestAnswer"))
 
 
-async def test_a_request_that_commits_by_itself_or_in_another_key_is_refused():
+async def test_a_request_handler_that_commits_or_uses_a_second_partition_key_is_refused():
     async def commits(uow: UnitOfWork) -> Answer:
         await write_note(uow)
         await uow.commit()
@@ -255,7 +255,7 @@ class Grade(Entity):
 
 
 async def test_an_answer_is_stored_in_the_partition_key_of_its_request():
-    """It expires after `remembered_for`, and lists of entities do not show it."""
+    """The test also checks that the answer expires after `remembered_for`, and is in no list of entities."""
     container = MemoryContainer(key_paths=["/status", "/body"])
     key = IdempotencyKey(key="k", scope=(), payload=None, remembered_for=timedelta(hours=1))
 

@@ -1,5 +1,5 @@
 """
-The log line at the end of a unit of work that still has uncommitted changes. Nothing is logged if the caller knows it already.
+Tests of the log line that a unit of work writes if it ends with uncommitted changes. It logs nothing if the caller got an exception.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def test_a_change_after_a_failed_commit_is_logged_if_it_is_not_committed(
     ],
 )
 async def test_nothing_is_logged_without_uncommitted_changes(work: Work, caplog: pytest.LogCaptureFixture):
-    """The same holds if an exception told the caller."""
+    """Nothing is logged either if the caller got an exception, because the exception tells of the failure."""
     said: list[str] = []
     with suppress(LookupError):
         said = await said_of(work, caplog)

@@ -1,4 +1,6 @@
-"""Lists of one partition key, page by page, and reads through a base class."""
+"""
+Lists of the entities of one partition key, page by page, and reads of subclasses through the repository of a base class.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Whatever requests and answers are lost, a commit is written once or not at all, and its caller never gets the wrong one of both answers.
+Whatever requests and answers are lost, a commit is written once or not at all, and its caller is never told the opposite.
 
 Three units of work append tokens to the same few logs (`lost_answers_model.py`). They commit over a network that loses, delays and
 repeats requests (`tests/support/faulty_store.py`), while the relay sends events and deletes them. After each step:
@@ -56,7 +56,8 @@ commit_faults = st.one_of(
     st.lists(st.none() | st.sampled_from(CommitFault), min_size=1, max_size=4),
     st.sampled_from([F.LOST_AFTER, F.LOST_BEFORE, F.THROTTLED, F.REFUSED]).map(lambda fault: [fault] * 40),
     st.just([F.LATE] + [F.LOST_BEFORE] * 40),
-    st.just([F.HANGING_AFTER]),  # a short-lived event has expired when the attempt is given up
+    # No answer comes, so the attempt is given up late. By then an event with a short time to live has expired.
+    st.just([F.HANGING_AFTER]),
     st.sampled_from([[F.ASLEEP], [F.ASLEEP, F.LOST_BEFORE], [F.LOST_BEFORE, F.ASLEEP, F.THROTTLED]]),
 )
 read_faults = st.one_of(
@@ -71,7 +72,7 @@ kinds = st.sampled_from(TokenKind)
 
 
 class WatchedStore(FaultyStore):
-    """A store that shows each request to the model before the request can get lost."""
+    """A store that shows each request to the model of the expected outcomes, before a fault can lose the request."""
 
     watch: Callable[[Sequence[Write]], None]
 
@@ -89,7 +90,7 @@ class LostAnswers(RuleBasedStateMachine):
         self.run, self.loop = self.under_test.run, self.under_test.loop
         self.network = WatchedStore(self.under_test.store, late_seconds=self.backend.late_seconds)
         self.network.watch, self.network.sleep = self._watch, self._sleep
-        self.asleep = 0.0  # seconds that the loop's clock does not count
+        self.asleep = 0.0  # seconds that the machine slept, which the loop's clock does not count
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(commit, "suspended_seconds", lambda: self.asleep)
         outbox = Outbox(self.network, retries=self.backend.retries)
@@ -100,11 +101,11 @@ class LostAnswers(RuleBasedStateMachine):
         self.names = ["log-0", "dict-0"]
         self.batches: list[Batch] = []
         self.written: list[Batch] = []
-        self.never: set[str] = set()  # tokens that must not be found
-        self.sent: list[tuple[str, str]] = []  # events that the relay deleted
-        self.deleted: dict[str, str] = {}  # the last text of each log that a batch deletes
-        self.found = Found(texts={}, events=[])  # as the last look at the store said
-        self.indexed: list[str] = []  # tokens of which the handler was told
+        self.never: set[str] = set()  # tokens of refused or rolled back changes, which must not be stored
+        self.sent: list[tuple[str, str]] = []  # events that the relay sent and deleted
+        self.deleted: dict[str, str] = {}  # by the id of a deleted `Log`: its last text
+        self.found = Found(texts={}, events=[])  # what the store contained when the test last read it
+        self.indexed: list[str] = []  # the `token` of each event that the event handler got
 
     def next_serial(self) -> int:
         self.serial += 1
@@ -154,8 +155,8 @@ class LostAnswers(RuleBasedStateMachine):
         """
         Delete a log for good.
 
-        A creation that arrives after the deletion would create the log again (decision 5). So this rule first waits for late
-        requests to arrive, and it does nothing while the outcome of another unit's commit is unknown.
+        A creation that arrives after the deletion would create the log again, which is a known limit of the library. So this rule first
+        waits until late requests have arrived, and it does nothing while the outcome of another unit's commit is unknown.
         """
         chosen, name = self.units[unit], self.names[place % 2]
         others = [other for other in self.units if other is not chosen]
@@ -179,7 +180,7 @@ class LostAnswers(RuleBasedStateMachine):
 
     @rule(unit=units, sure=st.integers(0, 2))
     def roll_back(self, unit: int, sure: int) -> None:
-        if sure == 0:  # rarely: more can be seen without it
+        if sure == 0:  # seldom (for one value of three): a rollback discards the changes that the test checks
             self.units[unit].uow.rollback()
             self._forget(self.units[unit])
 
@@ -278,11 +279,13 @@ class LostAnswers(RuleBasedStateMachine):
         unit = self.committing
         if unit.batch is None or unit.batch.writes is not writes:
             if unit.batch is not None:
-                self._written(unit)  # or no other request would follow it
+                self._written(unit)  # a request with other writes shows that the previous batch was written
             self._begin(unit, writes)
         unproved = all(write.document is None or "meta" not in write.document for write in writes)
+        # With RESENT, a request arrives twice, and its second copy is refused. Without an event in the commit, nothing would show that the
+        # first copy was written. So such a commit gets no RESENT.
         if unproved and self.network.commit_faults[:1] == [F.RESENT]:
-            self.network.commit_faults[0] = None  # only an event tells our own write from another's
+            self.network.commit_faults[0] = None
 
     def _begin(self, unit: Unit, writes: Sequence[Write]) -> None:
         unit.batch = Batch(

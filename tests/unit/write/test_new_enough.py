@@ -20,7 +20,8 @@ class Order(Entity):
 
 class Lagging(MemoryContainer):
     """
-    A container whose reads return older versions: first that of a replica, then those in `newest`, and at last the stored one.
+    A container whose replica has the version `replica` (None: no document). Reads with `newest=True` return the versions in `newest`
+    one after another, and then the stored version.
     """
 
     def __init__(self, replica: int | None, newest: Sequence[int]) -> None:
@@ -50,14 +51,16 @@ async def stored(replica: int | None, *newest: int, versions: int = 3) -> Laggin
 
 @pytest.mark.parametrize(
     ("replica", "newest", "reads"),
+    # Each row has the version that the first read finds on a replica, the versions that the next reads find in the write region before
+    # they find version 3, and the number of reads until version 3 is returned.
     [
         (3, (), 1),
         (2, (), 2),
-        (None, (), 2),  # its creation has not come to the replica
-        (2, (2, 2), 4),  # another region takes writes too
+        (None, (), 2),  # the replica lacks the entity, so the write region is read too
+        (2, (2, 2), 4),  # two regions take writes, so the write region may lag too
     ],
 )
-async def test_a_read_with_at_least_is_repeated_in_the_write_region(
+async def test_a_read_of_a_minimum_version_is_repeated_in_the_write_region(
     replica: int | None, newest: tuple[int, ...], reads: int
 ):
     container = await stored(replica, *newest)
@@ -67,7 +70,7 @@ async def test_a_read_with_at_least_is_repeated_in_the_write_region(
 
 
 @pytest.mark.parametrize("of", ["repository", "documents"])
-async def test_a_read_with_at_least_raises_trylater_while_the_version_is_older(of: str):
+async def test_a_read_of_a_minimum_version_raises_trylater_while_the_version_is_older(of: str):
     container = await stored(1, *[2] * 6)
     async with Outbox(container).unit_of_work() as uow:
         documents: Any = uow.repository(Order) if of == "repository" else uow.documents()

@@ -1,7 +1,7 @@
 """
 A unit of work reads and writes what a simple model says, while another program writes the same documents.
 
-The model has two dicts of rows: the stored ones, and those that the unit of work holds. No request fails here; `test_lost_answers.py`
+The model has two dicts of rows: the stored ones, and those that the unit of work holds. No request fails here, because `test_lost_answers.py`
 tests failures. After each step the store contains the stored rows with their versions. An entity that the unit of work holds is always
 the same object. A page has the same entities as single reads. A commit writes what was created, changed, updated or deleted, or nothing
 if the other program wrote first.
@@ -47,12 +47,12 @@ class Row:
 
 @dataclass(kw_only=True)
 class Held:
-    """An entity in the unit of work, with the row of the model."""
+    """An entity that the unit of work holds, and the values that the store should have for it."""
 
     entity: Letter | Stamp
-    row: Row | None  # as it was read or last written; None: it is new
-    must_write: bool = False  # also if nothing was changed
-    purged: bool = False  # deleted for good
+    row: Row | None  # the stored values, as last read or written; None for a new entity
+    must_write: bool = False  # the next commit writes the entity even if it was not changed
+    purged: bool = False  # the entity was deleted for good
 
     @property
     def is_marked_as_deleted(self) -> bool:
@@ -195,9 +195,9 @@ class OneUnitOfWork(RuleBasedStateMachine):
         except (Conflict, NotFound, PreconditionFailed) as refusal:
             event(type(refusal).__name__)
             self.held, self.purged, refused = {}, [], refusal.document_id
-            with pytest.raises(type(refusal)):  # until a new attempt begins
+            with pytest.raises(type(refusal)):  # each commit is refused until a read begins a new attempt
                 self.run(self.uow.commit())
-            self.read_a_page()  # begins one
+            self.read_a_page()
         else:
             self._written(commit, pending)
             refused = None
@@ -262,5 +262,5 @@ def row_of(document: Document) -> Row:
     ("backend", "few", "many", "steps"),
     [("memory", 10, 100, 40), ("memory, three paths", 5, 40, 40), ("emulator, three paths", 2, 10, 20)],
 )
-def test_a_unit_of_work_behaves_as_the_model(backend: str, few: int, many: int, steps: int) -> None:
+def test_a_unit_of_work_behaves_as_a_simple_model(backend: str, few: int, many: int, steps: int) -> None:
     run_on(backend, OneUnitOfWork, few=few, many=many, steps=steps)

@@ -21,7 +21,7 @@ from tests.support.notes import Line, Note, NoteChanged, actions, stored, writte
 
 def invoicing(container: MemoryContainer) -> Outbox:
     """
-    Return an outbox whose event handler adds a line with a new id, and files the note, for each change of a note.
+    Return an outbox whose event handler creates a `Line` with a new id for each change of a `Note`, and records the event NoteFiled.
     """
     outbox = Outbox(container)
 
@@ -34,7 +34,7 @@ def invoicing(container: MemoryContainer) -> Outbox:
 
 
 async def overtaken(container: MemoryContainer) -> None:
-    """Write the note as another program would, so that the pending commit is refused."""
+    """Change the stored note as another program would, so that the next commit of the test is refused."""
     async with Outbox(container).unit_of_work() as theirs:
         notes = theirs.repository(Note)
         notes.update(await notes.read("n"))
@@ -57,10 +57,10 @@ async def refused(uow: UnitOfWork, container: MemoryContainer) -> Note:
     return note
 
 
-async def test_a_refused_entity_keeps_the_events_of_its_caller(
+async def test_after_a_refused_commit_an_entity_keeps_the_events_that_the_caller_recorded(
     container: MemoryContainer,
 ):
-    """Events that handlers recorded are removed."""
+    """Events that event handlers recorded during the refused commit are removed."""
     async with invoicing(container).unit_of_work() as uow:
         note = await refused(uow, container)
         assert ["NoteChanged"] == [event.action for event in note.events]
@@ -101,7 +101,7 @@ async def test_a_failed_event_handler_undoes_only_the_changes_of_handlers(
 # Outbox.run
 
 
-async def test_run_repeats_the_whole_work_in_a_new_unit_of_work(
+async def test_outbox_run_repeats_the_whole_work_in_a_new_unit_of_work(
     container: MemoryContainer,
 ):
     units = []
@@ -121,14 +121,14 @@ async def test_run_repeats_the_whole_work_in_a_new_unit_of_work(
     assert ["paid"] == [line["data"]["text"] for line in stored(container, "line")]
 
 
-async def test_run_raises_the_refusal_of_its_last_attempt(container: MemoryContainer):
+async def test_outbox_run_raises_the_refusal_of_its_last_attempt(container: MemoryContainer):
     times = []
 
     async def collide(uow: UnitOfWork) -> None:
         times.append(asyncio.get_running_loop().time())
         (await uow.repository(Note).read("n")).change("x")
         await overtaken(container)
-        await uow.commit()  # by the work or by run
+        await uow.commit()  # not necessary: `run` commits if the work did not
 
     retries = RetryOptions(backoff=Backoff(initial_seconds=5, maximum_seconds=20))
     with pytest.raises(PreconditionFailed):
@@ -136,7 +136,7 @@ async def test_run_raises_the_refusal_of_its_last_attempt(container: MemoryConta
     assert 4 == len(set(times))
 
 
-async def test_run_passes_a_unit_of_work_of_the_requested_class(container: MemoryContainer):
+async def test_outbox_run_passes_a_unit_of_work_of_the_requested_class(container: MemoryContainer):
     class Notes(UnitOfWork):
         async def text(self) -> str:
             return (await self.repository(Note).read("n")).text
@@ -144,7 +144,7 @@ async def test_run_passes_a_unit_of_work_of_the_requested_class(container: Memor
     assert "" == await Outbox(container).run(Notes.text, kind=Notes)
 
 
-async def test_run_does_not_repeat_work_that_would_be_refused_again(container: MemoryContainer):
+async def test_outbox_run_does_not_repeat_work_that_would_be_refused_again(container: MemoryContainer):
     attempts = []
 
     async def change_an_old_one(uow: UnitOfWork) -> None:
@@ -163,6 +163,6 @@ async def test_run_does_not_repeat_work_that_would_be_refused_again(container: M
 
 
 @pytest.mark.parametrize("attempts", [0, -1])
-async def test_run_needs_at_least_one_attempt(container: MemoryContainer, attempts: int):
+async def test_outbox_run_needs_at_least_one_attempt(container: MemoryContainer, attempts: int):
     with pytest.raises(UsageError, match=f"not {attempts}"):
         await Outbox(container).run(UnitOfWork.commit, attempts=attempts)

@@ -34,7 +34,7 @@ async def test_a_second_read_returns_the_same_object_without_a_request():
 
 
 async def test_missing_and_deleted_entities_are_not_found():
-    """The same holds for a document of another type."""
+    """A document of another entity type is not found either."""
     await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         with pytest.raises(NotFound):
@@ -77,7 +77,7 @@ async def test_an_update_with_a_wrong_etag_is_refused_with_both_etags():
 
 
 async def test_a_soft_delete_keeps_the_document():
-    """A hard delete removes it. Both record the deletion event."""
+    """The test also checks that a hard delete removes the document, and that each kind of deletion records the deletion event."""
     container = MemoryContainer()
     soft, hard = Note(id="soft"), Note(id="hard")
     await written(container, soft, hard)

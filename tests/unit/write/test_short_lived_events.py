@@ -1,5 +1,6 @@
 """
-Events with a short time to live: they prove a commit while they exist. The shorter they live, the sooner their absence proves nothing.
+Events with a short time to live: a stored event proves that its commit was written. When the event may have
+expired, its absence proves nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def see(line: Line) -> None:
 
 
 async def seen_line(uow: UnitOfWork) -> Line:
-    """Return a committed line with a pending change and an event that lives for one second."""
+    """Return a committed entity `Line` with a pending change and an event that lives for one second."""
     line = uow.repository(Line).create(Line(id="l", book="b", text="one"))
     await uow.commit()
     line.text = "two"
@@ -70,7 +71,7 @@ class LineRead(NoteEvent):
 
 
 @pytest.mark.parametrize(("seconds", "error"), [(4, PreconditionFailed), (6, CommitOutcomeUnknown)])
-async def test_the_absence_of_an_event_is_a_proof_for_half_of_its_time_to_live(
+async def test_a_missing_event_proves_a_failed_commit_only_for_half_its_time_to_live(
     container: MemoryContainer, seconds: int, error: type[Exception]
 ):
     store = FaultyStore(container)

@@ -108,7 +108,7 @@ class Crate(Entity):
 async def test_a_value_that_would_not_be_read_back_is_refused_with_its_field(field: str, value: object):
     container = MemoryContainer()
     box = Box(id="b")
-    box.__dict__[field] = value  # as a mutated list or `model_construct` leaves it
+    box.__dict__[field] = value  # without validation, as after `model_construct` or a change inside a list
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Box).create(box)
         with pytest.raises(UnstorableValue, match=f"(?i)box 'b' of partition key 'b'.*{field}") as caught:
@@ -186,7 +186,7 @@ class Bill(Entity):
         return perf_counter() - self.due
 
 
-async def test_a_changing_computed_field_does_not_make_an_entity_be_written():
+async def test_an_entity_is_not_written_if_only_its_computed_field_changed():
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         _, changed = (uow.repository(Bill).create(Bill(id=name)) for name in ("read", "changed"))

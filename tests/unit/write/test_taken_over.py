@@ -1,5 +1,5 @@
 """
-One entity in two units of work: the second one refuses it while the first one has uncommitted changes of it.
+One entity in two units of work: the second one refuses it while the first one has uncommitted changes of the entity.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ async def test_a_failed_creation_can_be_repeated_in_another_unit_of_work(
     note, failures = Note(id="n"), []
     container.busy = True
     for _ in range(2):
-        unit = outbox.unit_of_work()  # which no block ends
+        unit = outbox.unit_of_work()  # without `async with`, so no block ends it
         unit.repository(Note).create(note)
         try:
             await unit.commit()
         except TooManyRequests as error:
-            failures.append((unit, error))  # and which stays, as its error does
+            failures.append((unit, error))  # keeps the failed unit of work in memory
         container.busy = False
     assert 1 == len(failures)
     assert "n" == (await outbox.unit_of_work().repository(Note).read("n")).id
@@ -78,7 +78,7 @@ async def test_an_entity_with_uncommitted_changes_is_refused_by_another_unit_of_
         other.repository(Note).update(note)
 
 
-async def test_an_entity_that_another_unit_of_work_deleted_overwrites_no_successor(outbox: Outbox):
+async def test_an_entity_object_whose_document_was_deleted_cannot_overwrite_a_new_document(outbox: Outbox):
     async with outbox.unit_of_work() as first:
         first.repository(Note).create(Note(id="n"))
         await first.commit()

@@ -156,7 +156,7 @@ async def test_event_handlers_add_documents_to_the_batch_of_the_commit(
 async def test_an_event_handler_sees_an_event_once_although_the_commit_is_repeated(
     container: MemoryContainer, rolled_back: bool
 ):
-    """After a rollback it sees the event again."""
+    """The test also checks that the handler sees the event again after a rollback."""
     store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
     outbox, seen = Outbox(store), []
     outbox.on(NoteEvent, lambda event, uow: seen.append(event.id))
@@ -229,7 +229,7 @@ async def test_an_event_handler_that_commits_gets_an_error(container: MemoryCont
     assert () == container.documents()
 
 
-async def test_an_error_in_the_block_is_raised_although_another_task_still_commits(
+async def test_an_error_in_a_unit_of_work_s_block_is_raised_while_another_task_commits(
     container: MemoryContainer,
 ):
     store = FaultyStore(container, [CommitFault.HANGING_AFTER])
@@ -259,7 +259,7 @@ async def test_leaving_the_block_while_another_task_commits_raises_an_error(cont
     await committing
 
 
-# Tests of public events
+# Tests of public events, which are published in place of domain events
 
 
 async def test_a_domain_event_can_be_published_as_another_event_or_not_at_all(container: MemoryContainer):
@@ -305,7 +305,7 @@ async def test_events_have_the_correlation_and_causation_ids_of_the_surrounding_
 async def test_a_commit_is_a_span_with_its_request_charge(
     container: MemoryContainer,
 ):
-    """The trace context of its events refers to this span."""
+    """The trace context in the events of the commit refers to this span."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     store = FaultyStore(container, [CommitFault.THROTTLED])
