@@ -1,5 +1,5 @@
 """
-`make verify`: starts emulators and runs `cosmos-outbox verify` on them, with the arguments that it was given.
+`make verify`: start the emulators, and run `cosmos-outbox verify` on them with the arguments of this program.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The fixture with an outbox on emulators for `verify`, which finds it by environment variables, as on a user's machine.
+The fixture `verified`: an outbox on emulators. The command `verify` finds it by environment variables, as on a user's machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from cosmos_outbox_testing.emulated import OutboxEmulators, running_emulators
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutboxEmulators]:
     """
-    Run emulators, set the variables that name the outbox, and return it.
+    Run emulators with an outbox, and set the environment variables that name it.
 
-    Its topic has the subscriptions `all` (with sessions) and `relayed` (without).
+    The topic has the subscriptions `all` (with sessions) and `relayed` (without sessions).
     """
     with running_emulators() as fresh, fresh() as outbox:
         for name, value in outbox.environ.items():

@@ -31,7 +31,7 @@ from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp warns of bodies of more than 1 MB. Only the SDK could follow that advice, because it sends the request.
+    # aiohttp warns of request bodies of more than 1 MB. Azure's SDK sends the requests, so this library cannot avoid the warning.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 SITE = ("verify", "--subscription", "all", "--plain-subscription", "relayed")
@@ -64,7 +64,7 @@ def stored(outbox: OutboxEmulators) -> list[str]:
         return [item["id"] for container in containers for item in container.read_all_items()]
 
 
-def test_the_report_of_a_run_on_the_emulators_says_that_all_claims_hold(run: Run, tmp_path: Path):
+def test_on_the_emulators_the_report_of_verify_says_that_all_claims_hold(run: Run, tmp_path: Path):
     result, report = run(*COSMOS, code=0)
 
     assert "cosmos/one-lsn" in result.stdout
@@ -73,13 +73,11 @@ def test_the_report_of_a_run_on_the_emulators_says_that_all_claims_hold(run: Run
     )
     page = (tmp_path / "verify.md").read_text()
     assert "| G3 | held |" in page
-    assert "- means:" not in page  # nothing differs: what was not asked means nothing
+    assert "- means:" not in page  # the report explains only claims that do not hold
 
 
-def test_the_report_contains_no_secrets(run: Run, verified: OutboxEmulators, tmp_path: Path):
-    """
-    The report of `verify` has no secrets, and has the names of accounts only if an option asks for them.
-    """
+def test_the_report_of_verify_contains_no_secrets(run: Run, verified: OutboxEmulators, tmp_path: Path):
+    """The report names the accounts only with the option `--name-accounts`."""
     _, report = run("--only", "cosmos/not-found", code=0)
     text = (tmp_path / "verify.json").read_text() + (tmp_path / "verify.md").read_text()
     parts = f"{verified.cosmos.connection_string};{verified.servicebus.connection_string}".split(";")
@@ -107,7 +105,7 @@ def test_the_report_contains_no_secrets(run: Run, verified: OutboxEmulators, tmp
         "key bG9uZyBlbm91Z2g=",
     ],
 )
-def test_names_of_accounts_and_keys_are_removed_from_a_text(text: str):
+def test_verify_removes_names_of_accounts_and_keys_from_its_texts(text: str):
     settings = CommandSettings.model_construct(
         cosmos_connection_string=SecretStr(
             "AccountEndpoint=https://shop.documents.azure.com:443/;AccountKey=bG9uZyBlbm91Z2g=;"
@@ -121,8 +119,8 @@ def test_names_of_accounts_and_keys_are_removed_from_a_text(text: str):
     assert kept == without_names(kept, settings, "verify-0a1b2c3d")
 
 
-def test_an_account_name_is_removed_only_from_texts_of_the_services(tmp_path: Path):
-    """The name of an account may be an ordinary word that the report itself uses."""
+def test_verify_removes_account_names_only_from_texts_of_the_services(tmp_path: Path):
+    """The report's own text stays as it is, because the name of an account may be an ordinary word."""
     settings = CommandSettings.model_construct(cosmos_endpoint="https://verify.documents.azure.com:443/")
     run = "verify-0a1b2c3d"
     said = Outcome(
@@ -135,7 +133,9 @@ def test_an_account_name_is_removed_only_from_texts_of_the_services(tmp_path: Pa
     assert "- found: ACCOUNT said no to verify-0a1b2c3d\n- means: verify\n" in page
 
 
-def test_a_broken_promise_is_named_and_gives_exit_code_2(run: Run, verified: OutboxEmulators, tmp_path: Path):
+def test_verify_names_a_broken_promise_and_ends_with_exit_code_2(
+    run: Run, verified: OutboxEmulators, tmp_path: Path
+):
     verified.cosmos.add_fault({"operation": "read", "status": 404, "substatus": 1002})
     _, report = run("--only", "cosmos/not-found", code=2)
 
@@ -144,21 +144,22 @@ def test_a_broken_promise_is_named_and_gives_exit_code_2(run: Run, verified: Out
 
 
 @pytest.mark.parametrize("deviation", ["304-without-etag", "empty-etag"])
-def test_a_change_feed_without_a_continuation_is_a_broken_promise(
+def test_verify_reports_a_change_feed_without_a_continuation_as_a_broken_promise(
     deviation: str, run: Run, verified: OutboxEmulators
 ):
-    """A change feed without a continuation is not taken for a missing permission."""
+    """`verify` does not mistake the wrong answer for a missing permission."""
     verified.cosmos.deviate(deviation)
     _, report = run("--only", "preflight", "--only", "cosmos/feed-position", code=2)
 
     assert ({"cosmos/feed-position"}, set()) == (found(report, "broken"), found(report, "not run"))
 
 
-def test_a_difference_without_consequences_gives_exit_code_1(run: Run, verified: OutboxEmulators):
+def test_verify_ends_with_exit_code_1_for_a_difference_that_breaks_no_promise(
+    run: Run, verified: OutboxEmulators
+):
     verified.cosmos.add_fault({"operation": "batch", "status": 429, "retry_after_ms": 1, "count": 2})
-    _, report = run(
-        "--only", "cosmos/throttled", "--only", "suites/store", code=1
-    )  # throttled after the claims
+    # The fault throttles the contract suite `store`. `verify` repeats the throttled test, and reports the throttling afterwards.
+    _, report = run("--only", "cosmos/throttled", "--only", "suites/store", code=1)
 
     assert ({"suites/store"}, {"cosmos/throttled"}) == (found(report, "held"), found(report, "different"))
 
@@ -169,12 +170,14 @@ def test_a_difference_without_consequences_gives_exit_code_1(run: Run, verified:
         (("--only", "cosmo"), "there is no such part"),
         (("--only", "cosmos/no-such"), "nothing has this name; cosmos has batch-atomic"),
         (("--dry-run", "--only", "cosmos/one-lns"), "nothing has this name"),
-        (("--only", "job/nonsense"), "nothing has this name; job is asked as a whole"),
-        (("--only", "preflight/nonsense"), "nothing has this name; preflight is asked as a whole"),
+        (("--only", "job/nonsense"), "nothing has this name; job can only run as a whole"),
+        (("--only", "preflight/nonsense"), "nothing has this name; preflight can only run as a whole"),
         (("--container", "nope"), "nope"),
     ],
 )
-def test_a_misspelt_name_gives_exit_code_2_and_no_report(run: Run, options: tuple[str, ...], said: str):
+def test_verify_ends_with_exit_code_2_and_no_report_for_a_misspelt_name(
+    run: Run, options: tuple[str, ...], said: str
+):
     result, report = run(*options, code=2)
     assert (True, None) == (said in result.stderr, report)
 
@@ -190,10 +193,10 @@ HELD = ("--only", "cosmos/not-found")
         (("--only", "cosmos/missing-level"), 0),
     ],
 )
-def test_a_requested_part_that_could_not_run_gives_exit_code_3(
+def test_verify_ends_with_exit_code_3_if_a_requested_part_could_not_run(
     run: Run, monkeypatch: pytest.MonkeyPatch, also: tuple[str, ...], code: int
 ):
-    """The exit code is 3 if a requested part could not run, but not if no probe tests the requested claim."""
+    """A claim about Azure that `verify` cannot test does not change the exit code."""
     monkeypatch.delenv("OUTBOX_PARKED_CONTAINER")
     _, report = run(*HELD, *also, code=code)
     assert ({also[1]}, [""]) == (
@@ -213,7 +216,7 @@ def test_a_requested_part_that_could_not_run_gives_exit_code_3(
         ("suites/store", "batch", "", "Cosmos DB Built-in Data Contributor"),
     ],
 )
-def test_a_missing_permission_is_named_and_not_taken_for_a_broken_promise(
+def test_verify_names_a_missing_permission_and_reports_no_broken_promise(
     run: Run,
     verified: OutboxEmulators,
     monkeypatch: pytest.MonkeyPatch,
@@ -230,10 +233,12 @@ def test_a_missing_permission_is_named_and_not_taken_for_a_broken_promise(
     result, report = run("--only", only, code=3)
 
     assert (set(), True) == (found(report, "broken"), said in result.stdout)
-    assert "" == result.stderr  # nothing was written, so nothing is left
+    assert "" == result.stderr  # verify reports on stderr what it could not delete
 
 
-def test_a_run_that_cannot_start_gives_exit_code_3_with_advice(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_verify_ends_with_exit_code_3_and_advice_if_it_cannot_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+):
     for folder in (__file__, "/proc/no-such"):
         assert "no report can be written there" in run("--output", folder, code=3)[0].stderr
     monkeypatch.setenv("OUTBOX_LEASE_CONTAINER", "missing")
@@ -254,25 +259,25 @@ def test_a_run_that_cannot_start_gives_exit_code_3_with_advice(run: Run, monkeyp
         ({"": "missing"}, "'missing' of topic {} does not exist"),
     ],
 )
-def test_a_missing_or_unsuitable_subscription_is_no_broken_promise(
+def test_verify_reports_no_broken_promise_for_an_unsuitable_subscription(
     run: Run, verified: OutboxEmulators, part: str, chosen: dict[str, str], said: str
 ):
-    """The output names a subscription that is missing or of the wrong kind."""
+    """The output names the subscription and says what is wrong with it."""
     options = [text for kind, name in chosen.items() for text in (f"--{kind}subscription", name)]
     result, report = run("--only", part, *options, code=3)
 
     assert f"Subscription {said.format(repr(verified.topic))}. Create it" in result.stdout
     assert f"or name another one with {options[0]}." in result.stdout
-    assert (set(), "") == (found(report, "broken"), result.stderr)  # nothing was sent, so nothing is left
+    # On stderr, the command would name each document that it could not delete.
+    assert (set(), "") == (found(report, "broken"), result.stderr)
 
 
 def test_verify_needs_only_data_plane_roles(
     run: Run, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     """
-    The gateway refuses every request that the data-plane roles of Azure do not allow.
-
-    These are requests about databases, throughput, the creation and change of containers, and settings of Service Bus.
+    In this test, the emulator's gateway refuses every request that Azure's data-plane roles do not allow: requests about databases and
+    throughput, changes of containers, and settings of Service Bus.
     """
     admit, refused = Gateway.admit, []
 
@@ -282,7 +287,7 @@ def test_verify_needs_only_data_plane_roles(
         if reads or path[4:5] in (["docs"], ["pkranges"]):
             return admit(gateway, asked)
         refused.append(asked.target)
-        raise CosmosError(403, "Request blocked by Auth: no data-plane action.", substatus=5300)
+        raise CosmosError(403, "Request blocked by Auth: data-plane roles do not allow it.", substatus=5300)
 
     monkeypatch.setattr(Gateway, "admit", admit_data)
     monkeypatch.setattr(BrokerConfig, "rights_of", lambda *_: frozenset({"Send", "Listen"}))
@@ -303,8 +308,8 @@ def test_verify_needs_only_data_plane_roles(
     assert NOT_ASKED == found(report, "not run")
 
 
-def test_a_dry_run_sends_nothing(run: Run, verified: OutboxEmulators):
-    """A dry run of `verify` says what a run would touch, and sends nothing."""
+def test_a_dry_run_of_verify_sends_no_request(run: Run, verified: OutboxEmulators):
+    """The dry run prints which containers and topics a real run would use, and what the run would cost."""
     before = verified.cosmos.requests()
     result, report = run("--dry-run", code=0)
 
@@ -318,8 +323,10 @@ def test_a_dry_run_sends_nothing(run: Run, verified: OutboxEmulators):
 
 
 @pytest.mark.skipif(not LONG, reason="two minutes of waiting for an account that throttles: make test-long")
-def test_a_throttling_account_gives_only_a_difference(run: Run, verified: OutboxEmulators):
-    """Checks that were throttled in all three tries count as a difference, and do not end the run."""
+def test_verify_reports_a_throttling_account_only_as_a_difference(run: Run, verified: OutboxEmulators):
+    """
+    If all three attempts of a check are throttled, `verify` goes on with the other checks, and reports a difference.
+    """
     verified.cosmos.deviate("throttled")
     _, report = run(*COSMOS, code=1)
 
@@ -327,7 +334,7 @@ def test_a_throttling_account_gives_only_a_difference(run: Run, verified: Outbox
     assert {"cosmos/throttled"} == found(report, "different") - {"preflight/no-answer"}
 
 
-def test_an_unforeseen_error_gives_exit_code_3(run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_verify_ends_with_exit_code_3_after_an_unforeseen_error(run: Run, monkeypatch: pytest.MonkeyPatch):
     async def fail(*_: object, **options: object) -> None:
         raise KeyError("regions")
 
@@ -344,15 +351,16 @@ DEFERRED = (("servicebus/deferred-of-a-session", "servicebus/deferred-and-expire
     [
         (signal.SIGINT, signal.default_int_handler, DATA),
         (signal.SIGTERM, signal.default_int_handler, DATA),
-        (signal.SIGTERM, signal.SIG_IGN, DATA),  # as of what a shell runs in the background
-        (signal.SIGINT, signal.default_int_handler, DEFERRED),  # the second of them waits 7 s
+        (signal.SIGTERM, signal.SIG_IGN, DATA),  # a shell makes its background jobs ignore SIGINT
+        # The signal comes while the check `deferred-and-expired` waits for 7 s.
+        (signal.SIGINT, signal.default_int_handler, DEFERRED),
     ],
 )
-def test_an_interrupted_run_deletes_everything_that_it_wrote(
+def test_an_interrupted_run_of_verify_deletes_everything_that_it_wrote(
     ending: signal.Signals, ctrl_c: Any, asked: Any, verified: OutboxEmulators, tmp_path: Path
 ):
     only, until = asked
-    (tmp_path / "verify.md").write_text("All that was asked held.")  # of an earlier run
+    (tmp_path / "verify.md").write_text("All that was asked held.")  # the report of an earlier run
     called = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, "--output", str(tmp_path)]
     called += [text for one in only for text in ("--only", one)]
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -366,5 +374,5 @@ def test_an_interrupted_run_deletes_everything_that_it_wrote(
 
     assert [] == stored(verified)
     left = verified.servicebus.stats()["topics"][verified.topic]["subscriptions"].values()
-    assert 0 == sum(one["active"] for one in left)  # which counts the deferred ones too
+    assert 0 == sum(one["active"] for one in left)  # deferred messages count as active too
     assert [] == list(tmp_path.iterdir())

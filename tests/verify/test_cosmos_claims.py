@@ -1,4 +1,4 @@
-"""Tests that every claim about Cosmos DB holds on the emulators."""
+"""Tests that every claim of `verify` about the behaviour of Cosmos DB holds on the emulators."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp warns of bodies of more than 1 MB. Only the SDK could follow that advice, because it sends the request.
+    # aiohttp warns of request bodies of more than 1 MB. Azure's SDK sends the requests, so this library cannot avoid the warning.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 ONLY = {"sessions": "all", "plain": "relayed", "only": ("cosmos",)}
 
 
-async def test_every_claim_about_cosmos_db_holds_on_the_emulators(verified: OutboxEmulators):
+async def test_every_claim_of_verify_about_cosmos_db_holds_on_the_emulators(verified: OutboxEmulators):
     async with open_site(**ONLY) as site:
         outcomes = await cosmos_claims.run(site, lambda _: None)
 

@@ -1,8 +1,8 @@
 """
-Tests that `verify` reports each deviation of the emulators by the claims about it, and by no other claim.
+Tests of `verify` on emulators that behave unlike Azure in one point (a deviation). `verify` must report that exactly the claims about
+this point do not hold. So its report on a real account can be trusted.
 
-So its report on a real account is worth something. `make test` switches on a few deviations, and `make test-long` all. The
-tests of the claims show that every claim holds without a deviation.
+`make test` switches on a few deviations, and `make test-long` all. The tests of the claims show that every claim holds without a deviation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.effort import LONG
 
 pytestmark = [
     pytest.mark.looptime(False),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # as in the tests of the claims
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Azure's SDKs leave sockets open
 ]
 ROOT = Path(__file__).parents[2]
 COSMOS: Mapping[str, set[str]] = {
@@ -41,15 +41,15 @@ COSMOS: Mapping[str, set[str]] = {
     "items-never-expire": {"expiry"},
     "missing-is-1003": {"not-found"},
     "412-is-409": {"precondition"},
-    "control-plane-refused": set(),  # a run changes nothing that roles for data do not allow
+    "control-plane-refused": set(),  # `verify` sends no request of the control plane
     "throttled": {"throttled"},
     "lsn-within-batch": {"one-lsn"},
     "feed-skips": {"one-lsn", "feed-order"},
     "feed-reversed": {"feed-order"},
-    # Without a continuation, the SDK would read the same page for ever, so these claims cannot hold.
+    # These deviations leave out the continuation of a page. So the SDK would read the same page for ever, and the claims fail.
     "304-without-etag": {"feed-position", "lean-poll", "modified-since"},
     "empty-etag": {"feed-position", "lean-poll", "modified-since", "one-lsn", "feed-order"},
-    # These claims read an item by its id right after they wrote it. Reads in a batch are not stale.
+    # The tests of these claims read an item right after they wrote it. The deviation makes such reads stale, but no read in a batch.
     "stale-reads": {"lost-answer", "read-own-write", "ids", "whole-numbers", "uncompressed"},
     "stale-batches": {"read-newest"},
     "charges-hidden": {"charges"},
@@ -68,7 +68,7 @@ SERVICE_BUS: Mapping[str, set[str]] = {
     "lost-locks-settle": {"settled-after-lost-lock", "dead-letter-of-a-dead-letter"},
     "abandoned-last": {"order-after-abandon"},
     "session-disordered": {"order-after-lost-lock", "count-after-lost-lock"},
-    # All claims that compare two messages of one session fail.
+    # This deviation breaks all claims whose tests compare two messages of one session.
     "session-reversed": {
         "duplicate-sends", "duplicate-in-a-batch", "duplicate-after-a-while", "too-large", "order-after-abandon",
         "order-after-close", "order-after-lost-lock", "count-after-lost-lock", "dead-letter-order",
@@ -76,22 +76,23 @@ SERVICE_BUS: Mapping[str, set[str]] = {
     "session-shared": {"locked-session"},
     "renewals-ignored": {"renewed-lock"},
     "session-endless": {"count-after-lost-lock"},
-    # These probes do not wait for the end of a lock, because by the broker's clock it lasts an hour.
+    # The broker's clock is an hour ahead. So the probes (the tests of claims) believe that a lock lasts for an hour, and do not wait
+    # for its end.
     "bus-ahead": {
         "clock", "scheduled-in-a-batch", "order-after-lost-lock", "count-after-lost-lock",
         "settled-after-lost-lock", "lock-of-a-message", "renewed-lock",
     },
 }  # fmt: skip
-# Claims that may or may not fail, depending on timing: a stale read may miss an item that expires within a second; three
-# tries may not be enough for the checks before the claims; a message that is due may be sent before it is cancelled.
+# For each deviation, the claims that may fail or hold, depending on timing. A stale read may miss an item that expires within a second. A
+# throttled check may fail three times. A message that is due may be sent before it is cancelled.
 MAYBE: Mapping[str, set[str]] = {
     "stale-reads": {"expiry"}, "throttled": {"no-answer"}, "bus-ahead": {"scheduled-and-cancelled"},
 }  # fmt: skip
-# Claims that no probe tests, or not on these emulators.
+# The claims (sentences about Azure) that `verify` has no test for, and the claim `split`, which it cannot test on these emulators
 NOT_ASKED = {one.name for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS) if one.not_asked} | {
     "split"
 }
-# The deviations that `make test` switches on.
+# The deviations that `make test` tries. `make test-long` tries all.
 FEW = {
     "half-batches",
     "stale-batches",
@@ -114,7 +115,7 @@ async def _named(*parts: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("name", _some(COSMOS))
-async def test_a_deviation_of_cosmos_db_fails_exactly_the_claims_about_it(
+async def test_exactly_the_claims_about_a_deviation_of_the_cosmos_db_emulator_fail(
     name: str, verified: OutboxEmulators
 ):
     verified.cosmos.deviate(name)
@@ -125,7 +126,7 @@ async def test_a_deviation_of_cosmos_db_fails_exactly_the_claims_about_it(
     ("name", "operation", "status"),
     [("too-large", "create", 400), ("ids-refused", "batch", 500), ("query-of-key", "query", 400)],
 )
-async def test_claims_that_no_deviation_breaks_can_fail_as_well(
+async def test_verify_also_reports_a_claim_that_no_deviation_breaks(
     name: str, operation: str, status: int, verified: OutboxEmulators
 ):
     async with open_site(sessions="all", plain="relayed", only=(f"cosmos/{name}",)) as site:
@@ -138,10 +139,11 @@ async def test_claims_that_no_deviation_breaks_can_fail_as_well(
 
 
 @pytest.mark.parametrize("name", _some(SERVICE_BUS))
-async def test_a_deviation_of_service_bus_fails_exactly_the_claims_about_it(
+async def test_exactly_the_claims_about_a_deviation_of_the_service_bus_emulator_fail(
     name: str, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(service_bus_claims, "_AT_ONCE", 40)  # a probe waits more than it works
+    # run 40 probes at once, because a probe mostly waits
+    monkeypatch.setattr(service_bus_claims, "_AT_ONCE", 40)
     subscriptions = [
         {"name": "all", "requires_session": True, "lock_s": 5},
         {"name": "relayed", "lock_s": 5},
@@ -154,12 +156,12 @@ async def test_a_deviation_of_service_bus_fails_exactly_the_claims_about_it(
     assert SERVICE_BUS[name] == await _named(service_bus_claims) - MAYBE.get(name, set())
 
 
-async def test_a_wrong_clock_is_reported_before_the_claims_are_tested(verified: OutboxEmulators):
+async def test_verify_reports_a_wrong_clock_before_it_tests_the_claims(verified: OutboxEmulators):
     verified.cosmos.deviate("clock-ahead")
     assert {"clock"} == await _named(preflight)
 
 
-async def test_an_identity_without_permission_to_read_the_container_is_refused_first(
+async def test_verify_first_refuses_an_identity_that_may_not_read_the_container(
     verified: OutboxEmulators,
 ):
     verified.cosmos.deviate("metadata-refused")
@@ -168,7 +170,7 @@ async def test_an_identity_without_permission_to_read_the_container_is_refused_f
 
 
 @pytest.mark.parametrize("part", [cosmos_claims, service_bus_claims])
-def test_every_probe_has_a_claim_and_every_claim_a_probe(part: Any):
+def test_each_claim_of_verify_has_a_test_function_and_each_function_a_claim(part: Any):
     probes = {
         name.replace("_", "-")
         for name, one in vars(part).items()
@@ -177,14 +179,14 @@ def test_every_probe_has_a_claim_and_every_claim_a_probe(part: Any):
     assert probes - {"run", "judge-throttling"} == {one.name for one in part.CLAIMS if not one.not_asked}
 
 
-def test_each_unverified_statement_about_an_emulator_is_covered_by_a_claim():
-    """The page on `verify` lists the claims that no probe tests."""
+def test_a_claim_of_verify_covers_each_unverified_statement_about_the_emulators():
+    """The page on `verify` lists the claims that `verify` has no test for."""
     claims = {f"{one.area}/{one.name}": one for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS)}
     text = ROOT.joinpath("emulators/README.md").read_text().partition("**Unverified:**")[2]
     throttling, _, tables = text.replace("\n  ", " ").partition("\n\n")
     said = [
         throttling,
-        *re.findall(r"^- .*", tables.partition("Unverified too")[2].partition("## ")[0], re.MULTILINE),
+        *re.findall(r"^- .*", tables.partition("are unverified too")[2].partition("## ")[0], re.MULTILINE),
     ]
     said += re.findall(r"[^*]unverified([^|\n]*)\|", tables)
     named = [set(re.findall(r"`((?:cosmos|servicebus)/[\w-]+)`", one)) for one in said]

@@ -1,5 +1,6 @@
 """
-Tests of the figures that `verify` measures. A figure that cannot be measured does not prevent the others.
+Tests of the figures that `verify` measures, for example the time of a commit. If a figure cannot be measured,
+`verify` measures the other figures all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _OF_COSMOS = {"commit", "read", "poll", "checkpoint"}
 _OF_BOTH = {"read-behind"}
 
 
-async def test_each_operation_is_measured_with_its_time_and_request_units(verified: OutboxEmulators):
+async def test_verify_measures_the_time_and_request_units_of_each_operation(verified: OutboxEmulators):
     async with open_site(sessions="all", plain="relayed") as site:
         outcomes = {one.name: one for one in await figures.run(site, lambda told: None)}
     assert {*_OF_COSMOS, *_OF_BOTH, "send", "send-batch", "receive"} == outcomes.keys()
@@ -27,7 +28,7 @@ async def test_each_operation_is_measured_with_its_time_and_request_units(verifi
 
 
 @pytest.mark.parametrize(("lag_seconds", "behind"), [(0.0, 0.0), (60.0, 25.0)])
-async def test_reads_that_are_behind_a_received_message_are_counted(
+async def test_verify_counts_reads_that_are_older_than_a_received_message(
     lag_seconds: float, behind: float, verified: OutboxEmulators
 ):
     async with open_site(sessions="all", plain="relayed", only=("figures/read-behind",)) as site:
@@ -37,14 +38,14 @@ async def test_reads_that_are_behind_a_received_message_are_counted(
     assert behind == outcome.figures["behind, of 25"]
 
 
-async def test_a_refused_operation_has_no_figure_and_the_others_have_one(verified: OutboxEmulators):
+async def test_verify_measures_the_other_operations_if_an_operation_is_refused(verified: OutboxEmulators):
     async with open_site(sessions="all", plain="relayed", only=("figures/read", "figures/commit")) as site:
         verified.cosmos.add_fault({"operation": "batch", "status": 403, "count": None})
         outcomes = {one.name: one.held for one in await figures.run(site, lambda told: None)}
     assert {"commit": Held.NOT_RUN, "read": Held.HELD} == outcomes
 
 
-async def test_without_a_topic_only_cosmos_db_is_measured(
+async def test_verify_measures_only_cosmos_db_if_no_topic_is_set(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")

@@ -1,7 +1,6 @@
 """
-Tests of the part of `verify` that relays and consumes events while a worker and a consumer are killed.
-
-It leaves nothing behind.
+Tests of the part of `verify` that commits, relays and consumes events, and kills a worker and a consumer
+meanwhile. No event may be lost, and no document may be left behind.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ async def _done(told: list[str | Outcome], **options: float) -> dict[str, Outcom
 
 @pytest.fixture(autouse=True)
 def short_locks(verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a topic whose locks last 5 s, so that the sessions of a killed consumer are soon free."""
+    """
+    Use a topic whose locks last 5 s. Otherwise another consumer gets the sessions of the killed consumer only
+    after a minute.
+    """
     subscriptions = [{"name": "all", "requires_session": True, "lock_s": 5}, {"name": "relayed"}]
     verified.servicebus.add_topic(
         {"name": "short-locks", "dedup_window_s": 600, "subscriptions": subscriptions}
@@ -34,7 +36,7 @@ def short_locks(verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OUTBOX_TOPIC", "short-locks")
 
 
-async def test_every_committed_event_takes_effect_once_and_in_order(verified: OutboxEmulators):
+async def test_verify_shows_that_every_event_takes_effect_once_and_in_order(verified: OutboxEmulators):
     told: list[str | Outcome] = []
     outcomes = await _done(told, seconds=6)
 
@@ -49,23 +51,25 @@ async def test_every_committed_event_takes_effect_once_and_in_order(verified: Ou
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
 
 
-async def test_a_worker_that_cannot_start_is_reported_with_the_end_of_its_log(
+async def test_verify_reports_a_worker_that_cannot_start_with_the_end_of_its_log(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     async with open_site(sessions="all", plain="relayed") as site:
-        monkeypatch.setenv("OUTBOX_LANES", "none")  # which processes of the run read
+        monkeypatch.setenv("OUTBOX_LANES", "none")  # a wrong setting for the run's worker
         (outcome,) = await main_job.run(site, lambda told: None)
     assert Held.BROKEN is outcome.held
     assert "OUTBOX_LANES" in outcome.found
 
 
-async def test_without_a_topic_the_main_job_is_not_run(monkeypatch: pytest.MonkeyPatch):
+async def test_verify_relays_no_events_if_no_topic_is_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
     (outcome,) = (await _done([], seconds=6)).values()
     assert Held.NOT_RUN is outcome.held
 
 
-async def test_a_fallback_to_the_sdk_s_receiver_is_reported(verified: OutboxEmulators, tmp_path: Path):
+async def test_verify_reports_that_a_consumer_fell_back_to_the_sdk_s_receiver(
+    verified: OutboxEmulators, tmp_path: Path
+):
     said = "import logging; from cosmos_outbox.records import *; logging.basicConfig(); "
     said += "log_hook(SdkFallback(part='receiver', entity='events/all', reason='a fault'))"
     async with open_site(sessions="all", plain="relayed") as site, Children(tmp_path) as children:

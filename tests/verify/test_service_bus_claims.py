@@ -1,5 +1,5 @@
 """
-Tests that every claim about Service Bus holds on the emulator, and that a topic with another behaviour is reported.
+Tests that every claim of `verify` about Service Bus holds on the emulator, and that `verify` reports a topic that behaves otherwise.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # The SDK leaves its socket open when the broker closes the connection, and the garbage collector closes it later with a
-    # warning.
+    # Azure's SDK leaves its socket open when the broker closes the connection. The garbage collector closes it later, with a warning.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 _SUBSCRIPTIONS = [{"name": "all", "requires_session": True, "lock_s": 5}, {"name": "plain", "lock_s": 5}]
@@ -34,10 +33,10 @@ def _of(outcomes: list[Outcome], held: Held) -> dict[str, str]:
     return {one.name: one.found for one in outcomes if one.held is held}
 
 
-async def test_every_claim_about_service_bus_holds_on_the_emulator(
+async def test_every_claim_of_verify_about_service_bus_holds_on_the_emulator(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
-    """The claims hold on the emulator, and no message of the run is left behind."""
+    """The test also checks that the run leaves no message behind."""
     outcomes = await _asked(verified, monkeypatch)
     asked = [one for one in service_bus_claims.CLAIMS if not one.not_asked]
     assert {one.name: one.expected for one in asked} == _of(outcomes, Held.HELD)
@@ -45,7 +44,7 @@ async def test_every_claim_about_service_bus_holds_on_the_emulator(
     assert [(0, 0)] * 2 == [(one["active"], one["dead_lettered"]) for one in left]
 
 
-async def test_without_duplicate_detection_only_the_claims_about_it_fail(
+async def test_on_a_topic_without_duplicate_detection_only_the_claims_about_it_fail(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     names = "duplicate-sends", "duplicate-in-a-batch", "scheduled-twice", "batch-is-whole", "too-large"
@@ -58,7 +57,7 @@ async def test_without_duplicate_detection_only_the_claims_about_it_fail(
     assert {"batch-is-whole", "too-large"} == {*_of(outcomes, Held.HELD)}
 
 
-async def test_without_a_namespace_no_claim_about_service_bus_is_tested(
+async def test_verify_tests_no_claim_about_service_bus_if_no_namespace_is_set(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")

@@ -36,7 +36,7 @@ async def _left(outbox: OutboxEmulators) -> tuple[list[str], int]:
     return documents, sum(one["active"] for one in subscriptions)
 
 
-async def test_a_message_that_is_still_locked_at_the_end_is_deleted_after_its_lock(
+async def test_verify_deletes_a_locked_message_once_its_lock_has_ended(
     verified: OutboxEmulators,
 ):
     subscriptions = [{"name": "all", "requires_session": True}, {"name": "relayed", "lock_s": 5}]
@@ -50,7 +50,7 @@ async def test_a_message_that_is_still_locked_at_the_end_is_deleted_after_its_lo
     assert ([], 0) == await _left(verified)
 
 
-async def test_only_documents_and_messages_of_the_run_are_deleted_at_its_end(verified: OutboxEmulators):
+async def test_verify_deletes_only_the_documents_and_messages_of_its_own_run(verified: OutboxEmulators):
     async with open_site(sessions="all", plain="relayed") as site:
         await _write(site, "stranger", "1")
         await _write(site, site.name(), site.name())
@@ -59,7 +59,7 @@ async def test_only_documents_and_messages_of_the_run_are_deleted_at_its_end(ver
     assert (["stranger"] * 3, 2) == await _left(verified)
 
 
-async def test_the_documents_of_an_interrupted_run_are_deleted(verified: OutboxEmulators):
+async def test_verify_deletes_the_documents_of_an_interrupted_run(verified: OutboxEmulators):
     async def run() -> None:
         async with open_site(sessions="all", plain="relayed") as site:
             await _write(site, site.name(), site.name())
@@ -71,9 +71,10 @@ async def test_the_documents_of_an_interrupted_run_are_deleted(verified: OutboxE
     assert ([], 0) == await _left(verified)
 
 
-async def test_a_failed_deletion_is_raised_only_after_all_others_have_ended():
+async def test_the_error_of_a_deletion_is_raised_after_all_other_deletions_have_ended():
     """
-    The SDK's client cannot be closed while a deletion opens a receiver, and then the report would be lost.
+    A deletion that still runs could open a receiver while the SDK's client is closed. This would raise an
+    error, and the report would be lost.
     """
     ended = []
 

@@ -1,5 +1,6 @@
 """
-Tests that `verify` runs the contract suites on the emulators, and reports a store that breaks its contract.
+Tests that `verify` runs the contract suites (the tests of each port of the library) on the emulators, and reports a store that breaks its
+contract.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tests.support.effort import LONG
 
 pytestmark = [
     pytest.mark.looptime(False),
-    # aiohttp warns of bodies of more than 1 MB, which only the SDK could change. The SDK also leaves its socket open when the
-    # broker closes the connection.
+    # Ignore two warnings about Azure's SDKs: aiohttp warns of request bodies of more than 1 MB, and Python of sockets that stay open
+    # when the broker closes the connection.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -33,10 +34,9 @@ async def _ran(*only: str) -> dict[str, Outcome]:
 
 
 async def test_the_contract_suites_pass_on_the_emulators(verified: OutboxEmulators):
-    """The contract suites pass on the emulators and leave no document behind."""
-    names = [
-        name for name in suites.NAMES if "subscription" not in name
-    ]  # `make verify` has those, which take minutes
+    """The test also checks that the suites leave no document behind."""
+    # The suites of subscriptions take minutes. They run in `make verify`.
+    names = [name for name in suites.NAMES if "subscription" not in name]
     outcomes = await _ran(*(f"suites/{name}" for name in names))
     assert {*names} == outcomes.keys()
     assert [] == [one.found for one in outcomes.values() if one.held is not Held.HELD]
@@ -47,7 +47,8 @@ async def test_the_contract_suites_pass_on_the_emulators(verified: OutboxEmulato
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
 
 
-# The contract suites of Cosmos DB that each deviation breaks. `make test` tries the first, and `make test-long` all.
+# For each deviation of the Cosmos DB emulator, the contract suites that it breaks. `make test` tries the first deviation,
+# `make test-long` tries all.
 NAMED = {
     "half-batches": {"store"},
     "etags-ignored": {"leases", "parked", "store"},
@@ -57,7 +58,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("deviation", list(NAMED)[: None if LONG else 1])
-async def test_a_deviation_fails_exactly_the_contract_suites_that_it_breaks(
+async def test_exactly_the_contract_suites_about_a_deviation_of_the_emulator_fail(
     verified: OutboxEmulators, deviation: str
 ):
     verified.cosmos.deviate(deviation)
@@ -66,13 +67,13 @@ async def test_a_deviation_fails_exactly_the_contract_suites_that_it_breaks(
 
 
 @pytest.mark.parametrize("deviation", [None, "session-reversed"])
-async def test_both_receivers_are_tested_by_the_contract_of_subscriptions(
+async def test_verify_runs_the_contract_of_subscriptions_on_both_receivers(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch, deviation: str | None
 ):
     """
-    This test runs one test of the contract of subscriptions on both receivers.
+    The two receivers are the lean receiver and that of Azure's SDK. This test runs only one of the contract's tests.
 
-    The names that it chooses are replaced by names of the run, and nothing is left behind.
+    That test chooses names of sessions and messages. `verify` replaces them by names of the run, and leaves no message behind.
     """
     whole = suites.tests_of
     tests = [one for one in whole(SubscriptionContract()) if "are_received_in_order" in one[0]]
@@ -85,7 +86,7 @@ async def test_both_receivers_are_tested_by_the_contract_of_subscriptions(
     assert 0 == sum(one["active"] + one["dead_lettered"] for one in left)
 
 
-async def test_a_store_that_splits_a_batch_is_reported_with_the_failed_test(
+async def test_verify_names_the_failed_test_if_a_store_splits_a_batch(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     whole = OwnStore.commit
@@ -101,10 +102,10 @@ async def test_a_store_that_splits_a_batch_is_reported_with_the_failed_test(
     assert "test_a_batch_beyond_the_limits_is_refused_as_a_whole" in store.found
 
 
-async def test_a_throttled_test_of_a_suite_is_repeated(
+async def test_verify_repeats_a_test_of_a_contract_suite_that_was_throttled(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """A throttled test of a contract suite is repeated, and a failed test is reported with its line."""
+    """If the test also fails each time that it is repeated, `verify` reports it with the line that failed."""
     monkeypatch.setattr(suites, "_PAUSE_SECONDS", 0.0)
     refused = [TooManyRequests("throttled", retry_after=None)]
 
@@ -125,5 +126,5 @@ async def test_a_throttled_test_of_a_suite_is_repeated(
     assert "" == await suites._try_test(passes_later, fixtures, {})
     assert "AssertionError" in str(await suites._try_test(fails, fixtures, {"text": "another"}))
     assert "assert store == text" in str(await suites._try_test(fails, fixtures, {"text": "another"}))
-    with pytest.raises(pytest.skip.Exception, match="no faults"):  # told to the caller with its reason
+    with pytest.raises(pytest.skip.Exception, match="no faults"):  # a skip is passed on to the caller
         await suites._try_test(skipped, fixtures, {})
