@@ -1,8 +1,8 @@
 """
-Asks each program which environment variables it reads, and which mistakes it finds in an environment.
+Asks each program (worker, consumer, api) which environment variables it reads, and which mistakes it finds in those that a platform sets.
 
-`asked` is for callers whose Python environment does not have the programs. It runs this module in the project's environment, which
-has them.
+The programs are installed only in the project's `.venv`. Callers that run in another Python environment use `asked`, which runs this
+module in the `.venv`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _READERS = {
     "consumer": ("cosmos_outbox_worker.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
     "api": ("examples.contacts.settings", "Settings", "Settings.model_fields"),
 }
-# A program also starts without these settings, but should not: without a parked container, one bad event would halt its whole
-# range.
+# Settings without which a program starts, but that each platform should set. Without a parked container, one
+# bad event would halt its whole range.
 _NEEDED = {"worker": {"OUTBOX_PARKED_CONTAINER"}, "consumer": {"OUTBOX_PARKED_CONTAINER"}}
-# After its grace period, a program needs at least the first of these times to close. If it hangs, it must be killed within the
-# second.
+# A program needs up to 15 s after its grace period to close, so a platform must not kill it earlier. If the
+# program still runs 60 s after the grace period, it hangs, so a platform must not kill it later.
 _CLOSING_SECONDS, _LOITERING_SECONDS = 15, 60
 
 
@@ -45,8 +45,8 @@ def variables(program: str) -> dict[str, Any]:
 
 def problems(program: str, environment: Mapping[str, str], stopped_after: float | None) -> list[str]:
     """
-    Return one line for each mistake in the environment variables that a platform sets for a program, and in the time that the
-    platform gives the program to stop.
+    Return one line for each mistake in the environment variables that a platform sets for a program, and in the seconds after which it
+    kills a program that should stop.
     """
     known = variables(program)
     ours = {name for name in environment if name.startswith("OUTBOX_")}
@@ -74,8 +74,8 @@ def problems(program: str, environment: Mapping[str, str], stopped_after: float 
 
 def asked(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
     """
-    Run `problems` with each of these sets of arguments, or `variables` if there is only a program, in the project's environment.
-    Return their results.
+    Call `variables` or `problems` for each question, in the project's `.venv`, and return the results. A question has the arguments of the
+    call by name. If one of them is `environment`, the call is `problems`.
     """
     done = subprocess.run(  # noqa: S603 # the project's own interpreter, on this module
         [str(ROOT / ".venv/bin/python"), "-m", "tools.infra_check.programs"],

@@ -1,4 +1,4 @@
-"""Checks that the Kusto query of an alert parses, and that it reads only columns that exist."""
+"""Checks that the Kusto query of an alert parses, and that it reads only existing columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs third-party tools, such as kubectl, from the Python environment of this process."""
+"""Runs third-party tools, such as kubectl, that are installed in the Python environment of this process."""
 
 from __future__ import annotations
 

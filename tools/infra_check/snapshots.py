@@ -1,6 +1,6 @@
 """
 `python -m tools.infra_check.snapshots`: let `bicep` evaluate the template with each file of infra/parameters, and write the results
-to infra/snapshots. With `--validate`, compare them instead.
+to infra/snapshots. With `--validate`, compare the results with the committed ones instead.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def sources_hash() -> str:
 
 
 def main(*, validate: bool) -> int:
-    """Write the snapshots, or with `validate` compare them. Return 1 if the compiler warns, or if a snapshot differs."""
+    """Write the snapshots, or with `validate` compare them with the committed ones. Return 1 if `bicep` warns, or if a snapshot differs."""
     if shutil.which("bicep") is None:
         sys.stdout.write("NOT VERIFIED: no `bicep` is in PATH, so the snapshots were not compared\n")
         return 0 if validate else 1
     failed = 0
-    # The compiler writes a snapshot beside the parameters, so it works on a copy of the folder.
+    # `bicep` writes a snapshot beside the file of parameters, so let it work on a copy of the folder.
     with tempfile.TemporaryDirectory() as scratch:
         copied = shutil.copytree(INFRA, Path(scratch) / "infra")
         for parameters in sorted((copied / "parameters").glob("*.bicepparam")):
@@ -53,7 +53,7 @@ def main(*, validate: bool) -> int:
                 sys.stdout.write(f"{parameters.stem}: {said}\n")
                 failed = 1
             elif not validate:
-                # The compiler writes the outputs in another order each time, so the keys are sorted.
+                # `bicep` writes the outputs in another order each time, so sort the keys.
                 snapshot = json.loads(written.read_text(encoding="utf-8"))
                 kept.write_text(json.dumps(snapshot, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     if not validate and not failed:
