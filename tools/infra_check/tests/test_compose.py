@@ -20,13 +20,14 @@ pytestmark = pytest.mark.looptime(False)
 PROGRAMS = ("api", "worker", "consumer")
 # Limits of Microsoft's Service Bus emulator.
 MAX_CONNECTIONS, MAX_DELIVERY_COUNT, MAX_MEMORY, MAX_LIFE = 10, 10, "PT5M", "PT1H"
-# With fewer sessions than this, each session of a consumer holds one connection, and one more is opened in advance.
+# With fewer sessions at once than this, a consumer opens one connection for each session, and one more.
 FEW_SESSIONS = 8
-# The addresses at which emulators and tools can be reached inside the stack. No environment variable may name another address.
+# The addresses of emulators and tools inside the stack. No environment variable may name another address.
 SERVED = {
     *("cosmos:8081", "cosmos:8080/ready", "servicebus", "servicebus:5300/health", "telemetry:18890", "mssql"),
 }
-# These settings must be the same on every platform. A consumer has containers of its own, and only a consumer has a subscription.
+# AGREED: settings that must be the same on every platform. OWN: those of them that have another value for a
+# consumer.
 AGREED = ("COSMOS_DATABASE", "COSMOS_CONTAINER", "LEASE_CONTAINER", "PARKED_CONTAINER", "TOPIC", "PROCESSOR_NAME", "SUBSCRIPTION")  # fmt: skip
 OWN = ("COSMOS_CONTAINER", "PARKED_CONTAINER", "SUBSCRIPTION")
 
@@ -51,7 +52,7 @@ def test_docker_compose_accepts_the_compose_file():
 
 
 def test_compose_gives_each_program_valid_settings(services: dict[str, Any]):
-    """This also checks that worker and consumer get enough time to stop."""
+    """The test also checks that worker and consumer get enough time to stop."""
 
     def asking(program: str) -> dict[str, Any]:
         environment = {name: str(value or "") for name, value in services[program]["environment"].items()}
@@ -101,16 +102,16 @@ def test_a_service_waits_until_the_services_it_needs_are_healthy(services: dict[
     )
 
 
-def test_settings_name_only_addresses_inside_the_stack(services: dict[str, Any]):
+def test_compose_settings_name_only_addresses_inside_the_stack(services: dict[str, Any]):
     for service in services.values():
         for name, value in service.get("environment", {}).items():
             assert (
                 set(re.findall(r"\b(?:https?|sb)://([^\s;]+?)/?(?=[\s;]|$)", str(value or ""))) <= SERVED
             ), name
-            # Without this field, the client would connect with TLS.
+            # Without this field, the client would connect with TLS, which the emulator does not offer.
             assert "SERVICEBUS_CONNECTION_STRING" not in name or "UseDevelopmentEmulator=true;" in value
             assert not name.startswith("OTEL_") or name == "OTEL_EXPORTER_OTLP_ENDPOINT"
-    # The account names this host to every client as the address of its region.
+    # The emulator tells clients to connect to this host, so it must be the name inside the stack.
     assert "cosmos" == services["cosmos"]["environment"]["GATEWAY_PUBLIC_ENDPOINT"]
     assert "mssql" == services["servicebus"]["environment"]["SQL_SERVER"]
 
@@ -181,7 +182,8 @@ def test_every_platform_uses_the_same_names_of_containers_and_topics(services: d
             {value for own, value in values if own is whose and value} for whose in (True, False)
         )
 
-        # Only consumers have a subscription, so the other programs have no value for it.
+        # All programs have the same value of a setting, except a setting in OWN: there the consumers share one value, and the
+        # programs that are no consumers share another. Only consumers have a subscription.
         assert (1 if name in OWN else 0, 0 if name == "SUBSCRIPTION" else 1) == (
             len(of_consumers),
             len(of_others),

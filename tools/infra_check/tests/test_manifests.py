@@ -24,9 +24,11 @@ pytestmark = pytest.mark.looptime(False)
 KUBERNETES = "1.37.0"
 PROGRAMS = ("worker", "consumer")
 each_program = pytest.mark.parametrize("program", PROGRAMS)
-TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"  # opens nothing while local authentication is off
-# For each program: its KEDA scaler, which setting each key of the scaler must get, and the keys of its thresholds. A scaler ignores
-# keys that it does not know, so there may be no others.
+# This string says where telemetry is sent. It is no secret, because local authentication is switched off.
+TELEMETRY = "APPLICATIONINSIGHTS_CONNECTION_STRING"
+# For each program: the type of its KEDA scaler, the setting that each key of the scaler must get, and the
+# keys of its thresholds. A scaler silently ignores keys that it does not know, so the manifests may have no
+# other keys.
 SCALERS = {
     "worker": (
         "azure-cosmosdb",
@@ -83,7 +85,8 @@ def test_the_manifests_conform_to_the_schemas_of_kubernetes(tmp_path: Path):
 
 def dropped(given: object, kept: object) -> list[str]:
     """
-    Return the names in a document that a model has dropped. A model ignores properties that it does not know without an error.
+    Return the names of the properties of `given` that are missing in `kept`, the same document after a model has read it. A model silently
+    drops properties that it does not know.
     """
     if isinstance(given, dict) and isinstance(kept, dict):
         lost = [key for key in given if key not in kept]
@@ -102,8 +105,8 @@ def test_keda_knows_every_property_in_its_manifests():
         assert [] == dropped(one, json.loads(model.model_dump_json(by_alias=True, exclude_none=True)))
 
 
-def test_each_setting_goes_to_the_place_that_its_name_says(tmp_path: Path):
-    """Each setting in a copy of the manifests gets its own name as value, so the result shows where each setting goes."""
+def test_each_kubernetes_setting_fills_the_field_that_its_name_says(tmp_path: Path):
+    """Give each setting in a copy of the manifests its own name as value. So the rendered manifests show which field gets which setting."""
     copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
     for settings in copied.glob("*.env"):
         settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", settings.read_text(), flags=re.MULTILINE))
@@ -122,14 +125,14 @@ def test_each_setting_goes_to_the_place_that_its_name_says(tmp_path: Path):
         assert "KEDA_CLIENT_ID" == keda["spec"]["podIdentity"]["identityId"]
         assert told == {key: value for key, value in trigger["metadata"].items() if key not in thresholds}
         assert thresholds <= trigger["metadata"].keys()
-        # With AverageValue, KEDA divides all waiting work by the number of replicas. With the other metric type,
-        # `maxActiveLeasesPerReplica` is an error.
+        # With AverageValue, KEDA divides all waiting work by the number of replicas. With the metric type Value, KEDA
+        # refuses `maxActiveLeasesPerReplica`.
         assert (kind, "AverageValue") == (trigger["type"], trigger["metricType"])
     assert "replaced" not in rendered()
 
 
 @each_program
-def test_a_pod_gets_valid_settings(program: str):
+def test_the_manifests_give_each_pod_valid_settings(program: str):
     """This also checks that the pod gets enough time to stop, and that its instance has the name of the pod."""
     _, spec, container = pod_of(program)
     settings = of("ConfigMap", program)["data"]
@@ -139,7 +142,7 @@ def test_a_pod_gets_valid_settings(program: str):
     assert [[]] == asked([asking])
     assert TELEMETRY in settings, "no alert hears of it"
     assert [] == [name for name in settings if "CONNECTION_STRING" in name and name != TELEMETRY]
-    # With equal names, workers would take each other's leases for their own, and no alert could name a pod.
+    # With equal names, each worker would believe that it owns the leases of the others too, and no alert could name a pod.
     by_name = {"fieldRef": {"fieldPath": "metadata.name"}}
     assert [{"name": "OUTBOX_INSTANCE_NAME", "valueFrom": by_name}] == container["env"]
 
@@ -162,7 +165,8 @@ def test_probes_call_the_port_on_which_the_program_listens(program: str):
     } == metadata["annotations"]
     (rule,) = of("NetworkPolicy", program)["spec"]["ingress"]
     assert [port] == [each["port"] for each in rule["ports"]]
-    # An empty selector selects every pod or every namespace, so each peer must have both selectors, and neither may be empty.
+    # An empty selector would let in every pod or every namespace. So each peer needs a namespace selector and
+    # a pod selector that are not empty.
     assert rule["from"]
     assert all(peer.get("namespaceSelector") and peer.get("podSelector") for peer in rule["from"])
 
@@ -185,7 +189,7 @@ def test_keda_runs_at_least_two_replicas(program: str):
 
 @each_program
 def test_replicas_run_on_different_nodes_if_another_node_is_free(program: str):
-    """Drained or tainted nodes do not count as free. Pods of an old version do not count either, because they end soon."""
+    """A drained or tainted node is not free. A node is free if its only pod of the program has an old version, because that pod ends soon."""
     _, spec, _ = pod_of(program)
     by_node, by_zone = spec["topologySpreadConstraints"]
 
@@ -230,7 +234,7 @@ def test_a_node_can_be_drained_while_its_pods_are_unready(program: str):
 
 
 @each_program
-def test_names_and_selectors_refer_to_their_own_program(program: str):
+def test_names_and_selectors_of_a_manifest_refer_to_its_own_program(program: str):
     metadata, pod, container = pod_of(program)
     scaled = of("ScaledObject", program)["spec"]
     name, labels = f"outbox-{program}", {"app.kubernetes.io/name": f"outbox-{program}"}

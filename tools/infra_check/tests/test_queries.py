@@ -40,7 +40,7 @@ def test_each_alert_query_parses_and_reads_only_existing_columns(name: str):
         ("ContainerAppSystemLogs", "SystemLogs", "no schema here describes"),
     ],
 )
-def test_a_planted_mistake_in_a_query_is_found(old: str, new: str, said: str):
+def test_the_query_check_finds_a_planted_mistake(old: str, new: str, said: str):
     assert old in QUERIES["worker-failing"]
     (found,) = judge(QUERIES["worker-failing"].replace(old, new))
     assert said in found
