@@ -2,9 +2,9 @@
 `python -m tools.vendor_tests [SUITE ...]`: run the tests of Azure's own SDKs against our emulators. Exit with 1 if a failure is
 unexpected.
 
-The last line of the output is one JSON object with figures of each suite: how many tests passed, how many failed for a known cause,
-by its kind, and how many failed otherwise (wrong). It also counts the listed failures that no test has any more (stale), which fail
-the run as well.
+The last line of the output is one JSON object with figures of each suite: how many tests passed, how many failed for a known cause of
+each kind, and how many failed otherwise (wrong). It also counts the listed failures that no longer occur (stale). Wrong and stale
+failures make the run fail.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run_dotnet(folder: Path, *, only: Sequence[str], recorded: bool) -> Verdict:
 
 
 def report(name: str, verdict: Verdict) -> dict[str, int]:
-    """Print the wrong failures and the stale entries of a suite, and return its figures."""
+    """Print the unexpected failures of a suite, and the listed failures that no longer occur. Return the suite's figures."""
     for result in verdict.wrong:
         say(f"wrong: {result.test}\n       {result.why}")
     for pair in verdict.stale:
@@ -102,7 +102,7 @@ def status(figures: Mapping[str, int]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suites that the arguments name. Return 1 if a failure is unexpected or an entry is stale."""
+    """Run the suites that the arguments name. Return 1 if a failure is unexpected, or a listed failure no longer occurs."""
     parser = argparse.ArgumentParser(prog="python -m tools.vendor_tests", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(NAMES)}; default: all")
     parser.add_argument(

@@ -7,7 +7,7 @@ from tools.vendor_tests.suite import Addresses, Edit, Suite, parts
 
 def environment(addresses: Addresses) -> dict[str, str]:
     """
-    Return the environment variables that name the account. Tests of several regions take `localhost` and `127.0.0.1` as two
+    Return the environment variables that name the account. Tests of several regions use `localhost` and `127.0.0.1` as the hosts of two
     regions.
     """
     account = parts(addresses.cosmos)
@@ -18,14 +18,15 @@ def environment(addresses: Addresses) -> dict[str, str]:
     }
 
 
-# Of the two host names, this is the one that Microsoft's emulator reports as its own.
+# Python code that returns the account's address with 127.0.0.1 in place of localhost. Microsoft's emulator reports 127.0.0.1 as its
+# host.
 _FIRST_REGION = 'test_config.TestConfig.local_host.replace("localhost", "127.0.0.1")'
 
 
 def first_region(locations: str) -> list[Edit]:
     """
-    Return edits that give the first of two regions an address. The tests expect it to have the address that the account reports for
-    itself.
+    Return edits of two of Microsoft's test files, which invent an account with two regions. After the edits, the first region has the
+    address of the real account (the emulator), as the tests expect.
     """
     old = f'{locations}[0]["name"] = write_region_name'
     new = f'{locations}[0] = {{"name": write_region_name, "databaseAccountEndpoint": {_FIRST_REGION}}}'
@@ -38,7 +39,8 @@ SUITE = Suite(
     distribution="azure-cosmos",
     environment=environment,
     markers="cosmosEmulator or cosmosLong or cosmosQuery or cosmosSplit",
-    # This latency is like that of a network. Some tests set timeouts of a few milliseconds and expect them to be exceeded.
+    # Delay each answer by 10 ms, as a network would. Some tests set timeouts of a few milliseconds, and
+    # expect an error.
     serve=("--cosmos-latency-ms", "10"),
     test_seconds=300,
     edits=(

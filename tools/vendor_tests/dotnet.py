@@ -1,8 +1,8 @@
 """
-The suite of the Cosmos SDK for .NET: its own emulator tests (Microsoft.Azure.Cosmos.EmulatorTests). It needs a folder with these
-tests already built, and `dotnet`.
+The suite of the Cosmos SDK for .NET: the SDK's own emulator tests (Microsoft.Azure.Cosmos.EmulatorTests). It needs `dotnet`, and a folder
+in which these tests are already built.
 
-The tests are compiled against the SDK in the same folder, so nothing is fetched. Tests that need more than one emulator and a build
+The tests are compiled against the SDK in the same folder, so nothing is downloaded. Tests that need more than one emulator and a build
 of the SDK are left out.
 """
 
@@ -23,7 +23,8 @@ from tools.vendor_tests.suite import parts
 NAME = "dotnet"
 FOLDER = "COSMOS_DOTNET_TESTS"
 _LIBRARY = "Microsoft.Azure.Cosmos.EmulatorTests.dll"
-# Left out: tests of speed, telemetry, injected faults, several regions and live accounts
+# The test classes that do not run: tests of speed, telemetry, injected faults, several regions and live
+# accounts
 _LEFT_OUT = re.compile(
     r"Perf|ThinClient|AadLive|SemanticRerank|ReplicationTests|ClientTelemetry|BarrierRequest|TransportWrapper|ReadConsistency"
     r"|RetriableTestClass"
@@ -34,7 +35,7 @@ _OUTCOMES = {"Passed": Outcome.PASSED, "Failed": Outcome.FAILED}
 
 
 def missing() -> str | None:
-    """Return a line that says what the suite lacks; None if it can run."""
+    """Return a line that says which tool or folder is missing; None if the suite can run."""
     if shutil.which("dotnet") is None:
         return "dotnet is not in PATH"
     folder = os.environ.get(FOLDER)

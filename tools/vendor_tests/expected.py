@@ -13,25 +13,24 @@ from pathlib import Path
 
 from tools.vendor_tests.running import Outcome, Result
 
-Pair = tuple[str, str]  # what is said, by which tests
+Pair = tuple[str, str]  # the text of a failure, and the pattern of the tests that may fail with it
 
 
 class Kind(StrEnum):
     """The reason why a known failure is accepted."""
 
-    DOCUMENTED = "documented"  # the emulators' README says that this differs from Azure
+    DOCUMENTED = "documented"  # the emulators' README says that the emulator differs from Azure here
     # the test needs something that is missing here: TLS, Entra ID, a second region
     ENVIRONMENT = "environment"
-    SDK = (
-        "sdk"  # the SDK itself fails, whatever a service answers; a test of ours shows this without a service
-    )
+    # the SDK itself fails, whatever a service answers; one of our own tests shows it without a service
+    SDK = "sdk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """
-    The failures that a cause leads to: a text in their message or traceback, in which … stands for any text, and the tests that
-    fail. A test is written `file::class::test`, in which * stands for any text and ? for any character.
+    The failures that a cause leads to. `says` is a text in their message or traceback, in which … stands for any text. `tests` are the
+    tests that fail, written `file::class::test`, in which * stands for any text and ? for any character.
     """
 
     says: str
@@ -41,7 +40,7 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """
-    Tests that are known to fail for one cause. If such a test fails with another text, the failure has another cause.
+    Tests that are known to fail for one cause. If such a test fails with another text, this entry does not explain the failure.
 
     readme: For a documented cause, the words with which the emulators' README describes the difference from Azure.
     sometimes: Whether the failures depend on timing, so that they need not occur in every run.
@@ -58,8 +57,8 @@ class Expected:
 
     def explaining(self, result: Result) -> set[Pair] | None:
         """
-        Return the pairs of text and test pattern that explain all failures of a result. Return None if one failure has no
-        explanation.
+        Return the listed failures that explain all failures of a test. Each is a pair: the text of a failure, and a pattern of test
+        names. Return None if a failure of the test is not listed.
         """
         known = [(says, pattern) for says, pattern in self.pairs() if matches(result.test, pattern)]
         found = [{pair for pair in known if contains(said, pair[0])} for said in result.failures]
@@ -82,7 +81,7 @@ def read_expected(file: Path) -> list[Expected]:
     Read a list of known failures from a TOML file.
 
     Raises:
-        ValueError: an entry lacks a known kind, a cause or failures, or it is documented and names no words of the README.
+        ValueError: an entry lacks a known kind, a cause or failures, or its kind is `documented` and it has no `readme`.
     """
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("expected", [])
     read = []
@@ -99,8 +98,7 @@ def judge(results: Sequence[Result], expected: Iterable[Expected], *, whole: boo
     """
     Compare the results of a run with the known failures.
 
-    A listed failure is stale if it explains no result although a test that it names has passed, or although the whole suite has
-    run.
+    A listed failure that explains no result is stale if one of its tests has passed, or if the whole suite has run.
     """
     expected = list(expected)
     verdict = Verdict(
@@ -127,7 +125,8 @@ def judge(results: Sequence[Result], expected: Iterable[Expected], *, whole: boo
         verdict.wrong.append(replace(result, why=why))
     passed = [result.test for result in results if result.outcome is Outcome.PASSED]
     for says, pattern in [pair for entry in expected if not entry.sometimes for pair in entry.pairs()]:
-        # A test that failed for a cause which depends on timing may hide its other known failures, so these are not stale.
+        # A test that failed for a cause which depends on timing may stop before its other known failures. So
+        # these do not count as stale (as failures that no longer occur).
         alive = (says, pattern) in used or any(matches(test, pattern) for test in excused)
         if not alive and (whole or any(matches(test, pattern) for test in passed)):
             verdict.stale.append(f"{pattern}: {says}")

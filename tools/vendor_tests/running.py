@@ -21,7 +21,7 @@ _NOTHING_SELECTED = 5
 
 
 class Outcome(StrEnum):
-    """What became of a test: it passed, failed or was skipped."""
+    """Whether a test passed, failed or was skipped."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -120,7 +120,7 @@ def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
 
 
 def read_report(report: Path, file: str) -> Iterator[Result]:
-    """Yield the results in a JUnit report. A test with a failure and an error in its teardown has one result."""
+    """Yield the results in a JUnit report, one for each test, even if a test failed and its teardown failed too."""
     module = file.removesuffix(".py").rpartition("/")[2]
     seen: dict[str, Result] = {}
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # pytest wrote it

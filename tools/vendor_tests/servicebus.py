@@ -23,9 +23,10 @@ def environment(addresses: Addresses) -> dict[str, str]:
 
 _LIVE = ("list_sessions", "message", "mgmt_*", "queues", "sb_client", "sessions", "subscriptions", "topic")
 
-# Release 7.15 changed two things to which its own tests were not adapted. First, it passes `await_outcome` to a method that a test
-# replaces by a method of its own. Second, if a receiver is not open, the time limit of its first receive now also limits the wait
-# for a session. As the changelog says, an open receiver waits as long as its constructor says, which is what the test expects.
+# Release 7.15 of the SDK broke two of its own tests. First, the SDK now passes `await_outcome` to a method
+# that a test replaces, so the replacement has to accept it. Second, if a receiver is not open, the time limit
+# of its first receive now also limits the wait for a session. The test expects the time limit of the
+# constructor, which the changelog promises only for an open receiver. So the edit opens the receiver first.
 _SETTLES = "def _hack_amqp_message_complete(cls, _, _unused, settlement"
 _BOUNDED = "receiver.receive_messages(max_wait_time=5)\n            assert time.time() - start_time > 65"
 _OPENED = "receiver.{0}()\n            assert time.time() - start_time > 65"
@@ -42,8 +43,8 @@ _EDITS = (
     ),
     Edit(file="test_sessions.py", old=_BOUNDED, new=_OPENED.format("__enter__")),
     Edit(file="async_tests/test_sessions_async.py", old=_BOUNDED, new=_OPENED.format("__aenter__")),
-    # Without this edit, the test makes four attempts of 70 s, twice, which takes ten minutes. The blocking version of the test
-    # makes two attempts.
+    # Without this edit, the async test makes four attempts of 70 s, twice, which takes ten minutes. With it,
+    # the test makes two attempts, as its blocking version does.
     Edit(
         file="async_tests/test_sessions_async.py",
         old=_PATIENT,
@@ -56,7 +57,7 @@ SUITE = Suite(
     distribution="azure-servicebus",
     environment=environment,
     files=tuple(f"**/test_{name}{kind}.py" for name in _LIVE for kind in ("", "_async")),
-    left_out=("*/test_mgmt_dictmixin.py", "test_mgmt_client_kwargs.py"),  # the SDK alone
+    left_out=("*/test_mgmt_dictmixin.py", "test_mgmt_client_kwargs.py"),  # these need no service
     edits=_EDITS,
     serve=("--config", str(HERE / "servicebus-keys.json")),
     # The tests wait on purpose: for locks of 30 s to end, and to see that a message does not come.

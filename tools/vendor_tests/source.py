@@ -1,6 +1,5 @@
 """
-Fetches the tests of an SDK: the sdist of the pinned version comes from the package registry, and our shims are copied over its
-files.
+Fetches the tests of an SDK: pip downloads the source distribution (sdist) of the pinned version, and our shims are copied over its files.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def pin(distribution: str) -> str:
 
 
 def sdist(distribution: str, folder: Path) -> Path:
-    """Return the path of the pinned version's sdist. pip fetches it if it is not in the folder yet."""
+    """Return the path of the pinned version's source distribution. pip downloads it if it is not in the folder yet."""
     requirement = pin(distribution)
     version = requirement.split("==")[1].split()[0]
     file = folder / f"{distribution.replace('-', '_')}-{version}.tar.gz"
@@ -47,7 +46,7 @@ def unpack(suite: Suite, archive: Path, folder: Path) -> Path:
     Unpack the tests of a suite into an empty folder, copy the shims over them, and make the edits. Return the folder of the tests.
 
     Raises:
-        ValueError: a text that an edit replaces does not exist, so the release has changed.
+        ValueError: a test file does not contain the text that an edit replaces, because another release has other tests.
     """
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(archive) as opened:

@@ -25,7 +25,7 @@ def parts(connection_string: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A text in an unpacked file, and its replacement. The run fails if the file does not have the text any more."""
+    """A text in a test file of the SDK, and its replacement. The run fails if the file does not contain the text."""
 
     file: str
     old: str
