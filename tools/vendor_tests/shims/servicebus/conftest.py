@@ -1,6 +1,6 @@
 """
-Makes the SDK's clients connect to the emulator without TLS, because the tests would not trust its certificate. Also tells
-WebSockets the emulator's port.
+Makes the SDK's clients connect to the emulator without TLS, because the tests would not trust its certificate. Clients that use WebSockets
+also get the emulator's port.
 """
 
 from __future__ import annotations

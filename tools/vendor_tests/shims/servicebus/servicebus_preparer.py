@@ -1,6 +1,6 @@
 """
-Decorators that create the entities of a test on the emulator instead of in an Azure subscription. They have the names of those in
-the SDK's file of this name, which they replace.
+Decorators that create the queues and topics of a test on the emulator instead of in an Azure subscription. This file replaces the SDK's
+file of the same name, and its decorators have the same names.
 """
 
 from __future__ import annotations
