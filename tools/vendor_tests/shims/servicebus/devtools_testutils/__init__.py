@@ -1,7 +1,7 @@
 """
 Replaces the test tools of the SDK's repository, which are not published as a package.
 
-The tests run live, nothing is recorded, and their credential is the emulator's key.
+The tests send their requests to the emulator, no request is recorded, and the credential is the emulator's key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AzureMgmtRecordedTestCase = AzureRecordedTestCase
 
 
 def get_credential(*, is_async: bool = False) -> Any:
-    """Return a credential with the emulator's key. In Microsoft's own runs it is one of Entra ID."""
+    """Return a credential with the emulator's key. In Microsoft's own runs, the credential is one of Entra ID."""
     return (ServiceBusSharedKeyCredentialAsync if is_async else ServiceBusSharedKeyCredential)(KEY_NAME, KEY)
 
 
@@ -52,7 +52,7 @@ set_custom_default_matcher = nothing
 
 
 class PowerShellPreparer(Preparer):
-    """Passes names of the service to a test, which it reads from environment variables."""
+    """Reads names, such as that of the namespace, from environment variables and passes them to a test."""
 
     def __init__(self, _directory: str, **fakes: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class PowerShellPreparer(Preparer):
 
 
 class NoPreparer(Preparer):
-    """Passes nothing to a test, because there are no resource groups here."""
+    """Stands for a decorator that creates a resource group. It passes nothing to a test, because an emulator has none."""
 
     @property
     def supplied(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Replaces the decorator that records async tests: nothing is recorded here."""
+"""Replaces the SDK's decorator that records the requests of async tests by one that does nothing."""
 
 from __future__ import annotations
 

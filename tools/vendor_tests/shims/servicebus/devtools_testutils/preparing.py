@@ -1,4 +1,4 @@
-"""Decorators that create what a test needs, and pass it to the test as arguments."""
+"""Decorators that create the resources that a test needs, such as a queue, and pass them to the test as arguments."""
 
 from __future__ import annotations
 
