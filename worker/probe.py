@@ -1,4 +1,4 @@
-# This is a script that is copied into a container image. It is not a module of a package.
+# This script is copied into the container image, which runs it as its health check. It belongs to no Python package.
 """Health probe for a container image without curl: request a URL, print the answer, and exit with 0 on success, otherwise with 1."""
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ import sys
 import urllib.error
 import urllib.request
 
-TIMEOUT_SECONDS = 4  # shorter than the health check's own timeout, so that the reason can still be printed
+# Shorter than the time limit of the image's health check, so that this script can still print the reason.
+TIMEOUT_SECONDS = 4
 
 
 def main(url: str) -> int:
