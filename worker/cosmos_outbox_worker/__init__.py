@@ -3,9 +3,9 @@ The worker and the consumer process: run them as programs of their own, or insid
 
 A worker sends the events of a container to Service Bus. A consumer process receives messages and calls a consumer's handlers.
 
-Read in this order: `main` (a process from its settings to its exit code), `settings`, `worker_assembly` (how a worker is built),
+Read in this order: `main` (starts a process and returns its exit code), `settings`, `worker_assembly` (how a worker is built),
 `several_containers` (several workers in one process), `consumer_assembly` (how a consumer process is built), `program` (what workers and
-consumer processes have in common), `connection`, `backlog_polls`, `shared_health` (the part of health that both have),
+consumer processes have in common), `connection`, `backlog_polls`, `shared_health` (the health fields of workers and of consumers),
 `worker_health` (with `heartbeats` and `fleet_differences`), `consumer_health`, `http_server`, `status_page`, `metric_series`,
 `telemetry` and `version`; then `doctor` (checks of the Azure resources) and `cli` (the command `cosmos-outbox`).
 
@@ -49,7 +49,8 @@ __all__ = [
     "running_worker",
     "running_workers",
 ]
-# `__getattr__` looks for an exported name in these modules, in this order. The modules that load OpenTelemetry come last.
+# `__getattr__` looks for an exported name in these modules, in this order. The modules that import OpenTelemetry come last, so that a
+# program that uses only the settings starts sooner.
 _MODULES = ("settings", "consumer_settings", "worker_assembly", "consumer_assembly", "several_containers")
 
 

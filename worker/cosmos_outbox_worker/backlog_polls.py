@@ -1,5 +1,6 @@
 """
-Backlog polls: a worker regularly reads how many changes wait and which keys are parked, in all ranges and not only in its own.
+Backlog polls: a worker regularly reads how many changes wait and which keys are parked. It reads this for all ranges of the container, so
+that changes in a range without a worker are reported, too. `worker_health.py` decides whether the worker is ready.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, summarize_parked
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
-_OBSERVE_SECONDS = 5.0  # how often gauges are updated for exporters; /metrics also updates them
+# The interval at which metric gauges are updated, so that exporters send current values.
+_OBSERVE_SECONDS = 5.0
 _SOON_SECONDS = 15.0
-# A worker looks for other processors without a worker in its first six polls. By then the leases of a killed worker have expired, so
-# later polls would find nothing new and list all leases for nothing.
+# Only the first six polls of a worker look for other processors whose changes wait without a worker. By the sixth poll the leases of a
+# killed worker have expired, so later polls would find nothing new, and each of them would list all leases.
 _LOOKS = 6
-_BEAT_SECONDS = 5.0  # how long to wait for an answer of the lease container
+_BEAT_SECONDS = 5.0  # how long a heartbeat may take until the lease container counts as silent
 
 
 async def poll(
@@ -39,9 +41,9 @@ async def poll(
     parked: ParkedStore | None,
 ) -> None:
     """
-    Poll the waiting changes, the parked keys and the other workers until cancelled.
+    Poll the waiting changes, the parked keys and the other workers until this task is cancelled.
 
-    A poll that fails is reported, and the health keeps the result of the last poll that succeeded.
+    A poll that fails is reported, and `health` keeps the result of the last poll that succeeded.
 
     Args:
         program: the worker. Its gauges are updated, and its hooks receive each failure.
@@ -83,7 +85,7 @@ async def poll(
         except (OutboxError, TimeoutError) as error:
             silent = f"The heartbeats in the lease container: no answer in {_BEAT_SECONDS:g} s."
             said = error if isinstance(error, OutboxError) else StoreUnavailable(silent)
-            # Report the error only once, when the heartbeats begin to fail: the other polls report the same outage again and again.
+            # Report only the first of several failed heartbeats: the other polls read Cosmos DB, too, and report the outage each time.
             return [said] * health.fails("heartbeats", cause_of(error_line(said)))
         health.works("heartbeats")
         return ()
@@ -121,14 +123,15 @@ async def keep_polling(
     program: Program[Any, Any], polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]]
 ) -> None:
     """
-    Run each poll again and again until cancelled, at the interval of the program's health, and sooner after a failure.
+    Run each poll at the interval `poll_interval` of the program's health, and sooner after a failure, until this task is cancelled.
 
-    Each poll runs in a task of its own, so one that gets no answer does not delay the others. Meanwhile the gauges are updated.
+    Each poll runs in a task of its own, so a poll that gets no answer does not delay the other polls. This task updates the metric
+    gauges every five seconds.
 
     Args:
         program: the worker or consumer. Its hooks receive a `WatchFailed` for each error.
-        polls: the poll functions, by the subject that an error report names. A poll returns the errors of the parts that it could
-            not read.
+        polls: the poll functions. The key of each is what it reads, such as "what is parked", and is named in error reports. A poll
+            returns the errors of the parts that it could not read.
     """
 
     async def keep(subject: str, poll_once: Callable[[], Awaitable[Iterable[Exception]]]) -> None:

@@ -1,8 +1,9 @@
 """
-Causes: find out why a worker or consumer makes no progress: what fails, since when, what it stops, and what an operator can do.
+Causes: find out why a worker or consumer makes no progress. A cause says what fails and since when, which ranges or keys it stops, and
+what an operator can do.
 
-Pure functions of current failures, leases and heartbeats. `causes.toml` has the texts. The status page, the readiness probe,
-`cosmos-outbox status`, `cosmos-outbox doctor` and the log all use this module, so that all five say the same.
+Pure functions compute the causes from current failures, leases and heartbeats. `causes.toml` has the texts. The status page, the readiness
+probe, `cosmos-outbox status`, `cosmos-outbox doctor` and the log all use this module, so that all five say the same.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from cosmos_outbox_worker.readable_times import clock_time, duration_text
 if TYPE_CHECKING:
     from cosmos_outbox_worker.heartbeats import Heartbeat
 
-A_WHILE = timedelta(seconds=5)  # a failure shorter than this passes by itself
-# After a start, a handover or a rollout it takes a while until a worker acquires each lease. A lease that is free for no longer than
-# this is normal.
+# A failure that lasts less than this is not reported as a cause, because retries repair it.
+A_WHILE = timedelta(seconds=5)
+# A lease without an owner is normal for this long: after workers start or end, it takes some seconds until a worker acquires each lease.
 FREE = timedelta(seconds=30)
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 _MOST_NAMED = 20
@@ -33,10 +34,10 @@ _WORDS = tomllib.loads(Path(__file__).with_name("causes.toml").read_text("utf-8"
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     kind: _WORDS["defaults"] | words for kind, words in _WORDS["kinds"].items()
 }
-# A worker that makes no progress on a lease writes into it a text that begins like this, followed by the error.
+# A worker that makes no progress on a lease writes a text into the lease document. The text begins like this, and the error follows.
 _STANDSTILL = re.compile(r"No progress for (\d+) s, \d+ attempts failed: ")
 
-# What a cause stops: the name of a worker or consumer, and the range or key that it cannot process; "" as the second means all
+# What a cause stops: the name of a worker or consumer, and the range or key that it cannot process. "" means all its ranges or keys.
 Stopped = tuple[str, str]
 
 
@@ -47,9 +48,9 @@ class Cause:
 
     kind: a name of `[kinds]` in `causes.toml`, which has the texts.
     said: the error text of the service, or a sentence of this library.
-    stops: the ranges or keys that it stops, with their worker or consumer; empty if it stops none.
+    stops: the ranges or keys that the cause stops, with their worker or consumer; empty if it stops none.
     stands: whether these ranges or keys make no progress at all.
-    unready: whether the process that reports this cause is not ready because of it.
+    unready: whether the process that reports this cause answers `/readyz` with 503 because of it.
     """
 
     kind: str
@@ -62,8 +63,8 @@ class Cause:
     @property
     def words(self) -> Mapping[str, Any]:
         """
-        Return the texts of `causes.toml` for this kind of cause, or those of the kind `failing` for a kind that this version does
-        not know: a newer worker may report it in its heartbeat.
+        Return the texts of `causes.toml` for this kind of cause. If this version does not know the kind, because a newer worker
+        reported it in a heartbeat, return the texts of the kind `failing`.
         """
         return _KINDS.get(self.kind, _KINDS["failing"])
 
@@ -74,7 +75,7 @@ class Cause:
 
     @property
     def whom(self) -> str:
-        """Return a text that lists the stopped ranges or keys, each with its worker or consumer."""
+        """Return a text that lists the ranges or keys that the cause stops, each with its worker or consumer."""
         named, more = defaultdict[str, list[str]](list), len(self.stops) - _MOST_NAMED
         for who, what in self.stops[:_MOST_NAMED]:
             named[who].append(what)
@@ -103,8 +104,8 @@ def cause_of(text: str, **known: Any) -> Cause:
     Return the cause for the text of an error: the first kind in `causes.toml` whose pattern fits.
 
     Args:
-        text: the error as `class: message`, or the text about it that the owner of a lease wrote into that lease.
-        known: further fields of the cause.
+        text: the error as `class: message`, or the text about an error that the owner of a lease wrote into the lease document.
+        known: values for other fields of the returned `Cause`.
     """
     said = _STANDSTILL.sub("", text, count=1)
     fitting = (kind for kind, words in _KINDS.items() if re.match(words["when"], said, re.DOTALL))
@@ -115,7 +116,8 @@ def merge_causes(found: Iterable[Cause]) -> tuple[Cause, ...]:
     """
     Merge causes that several parts reported. Return each cause once, the worst first, with all ranges and keys that it stops.
 
-    `causes.toml` marks some kinds as symptoms. A symptom is merged into the cause that stops the same range or key.
+    `causes.toml` marks some kinds as symptoms, such as `late` (changes wait long). A symptom is merged into the cause that stops the
+    same range or key.
     """
     found = [part for one in found for part in [replace(one, stops=(each,)) for each in one.stops] or [one]]
     reasons = {stopped: one for one in found if not one.words["symptom"] for stopped in one.stops}
@@ -145,9 +147,9 @@ def of_own_work(
     """
     Yield the causes that a worker or consumer knows from its own work.
 
-    A lease that makes no progress may have no error of its own. Then the failures that hold up sends are taken as the reason, or all
-    failures if none holds up sends. Once all leases make progress, failures that held up sends are left out: the lane that failed
-    last may have nothing more to send, and would never report a success.
+    A lease that makes no progress may have no error of its own. For such a lease, the failures of sends are taken as the reason, or
+    all failures if no send fails. Once all leases make progress, failures of sends are left out, because they may be over: a sender
+    that failed and has no more messages never reports a success.
 
     Args:
         now: the time of the snapshot.
@@ -178,14 +180,14 @@ def of_workers(
     now: datetime, workers: Iterable[Heartbeat], lag: Lag, *, known: Collection[str] = ()
 ) -> Iterator[Cause]:
     """
-    Yield the causes that the heartbeats of other workers show, including that a worker sends no heartbeat any more.
+    Yield the causes that the heartbeats of other workers report, and one cause for each worker that stopped sending heartbeats.
 
     Args:
         now: the time of the snapshot.
         workers: the heartbeats.
         lag: says which leases each worker owns.
-        known: the tokens of the ranges that the caller itself works on. No cause is said to stop these, because the caller knows their
-            state better.
+        known: the tokens of the ranges that the calling worker itself works on. These ranges are left out of the `stops` of the
+            causes, because the calling worker knows their state better than other workers do.
     """
     ours = {what for _, what in (range_of("", token) for token in known)}
     for worker in workers:
@@ -201,7 +203,7 @@ def of_workers(
 
 
 def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
-    """Yield one cause for each sentence about the workers as a fleet, such as settings in which they differ."""
+    """Yield one cause for each sentence that compares the workers of a processor, such as that their settings differ."""
     return (Cause(kind="fleet", said=said) for said in sentences)
 
 
@@ -212,8 +214,8 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
     Args:
         now: the time of the snapshot.
         lag: the leases as the last poll found them.
-        known: the tokens of the ranges that the caller itself works on. For these, a missing owner or a standstill is not reported,
-            because the caller knows their state better.
+        known: the tokens of the ranges that the calling worker itself works on. For these ranges, a missing owner or missing
+            progress is not reported, because the calling worker knows their state better than the last poll.
     """
     for name, error in lag.damaged.items():
         yield Cause(kind="lease-damaged", said=error, stops=(range_of("", token_of(name)),), stands=True)
@@ -236,5 +238,5 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
 
 
 def range_of(owner: str, token: str) -> Stopped:
-    """Return an element of `Cause.stops`: the owner of a lease, and the range of that lease as a text."""
+    """Return the owner of a lease and a text that names the lease's range. `Cause.stops` has such pairs."""
     return owner, f"range {token}"

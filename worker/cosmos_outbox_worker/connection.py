@@ -1,5 +1,6 @@
 """
 Connection: open the clients, containers, publisher and parked store that the settings name, for workers, consumers and commands.
+`settings.py` reads the settings.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class Connection:
     ceiling: Ceiling | None
 
     def to(self, settings: Settings) -> Connection:
-        """Return a connection with other settings, such as another container, that shares this one's client, credential and ceiling."""
+        """
+        Return a connection with other settings, such as another container. It shares the client, the credential and the limit on
+        messages a second (`ceiling`) with this connection.
+        """
         return _connection(settings, self.client, self.credential, self.ceiling)
 
     async def prefix(self) -> str:
@@ -70,7 +74,7 @@ class Connection:
         Raises:
             ConfigurationError: a container is missing, or leases exist under another host name of the account.
         """
-        # Read the lease container first, so that the error names the lease container if the whole database is missing.
+        # Read the lease container first. If the whole database is missing, the error then names the lease container.
         await self.leases.partitioned_by_id()
         processor = self.settings.processor_name
         return await own_prefix(await self.feed.describe(), processor_name=processor, leases=self.leases)
@@ -100,14 +104,14 @@ class Connection:
 
     async def others_alone(self) -> tuple[str, ...]:
         """
-        Return the names of other processors that have leases, but only if this processor has none. In that case
+        Return the names of the other processors that have leases, but only if this processor has no lease. If it has none,
         OUTBOX_PROCESSOR_NAME may be misspelled, or the workers of this processor never started.
         """
         return () if (await self.leases.list(f"{await self.prefix()}..")).documents else await self.others()
 
     async def lag(self, expiration: timedelta, processor: str | None = None) -> Lag:
         """
-        Estimate how many transactions wait in each range of this processor, or of the named one.
+        Estimate how many transactions wait in each range of this processor, or of the processor that `processor` names.
 
         A lease that was not written for longer than `expiration` counts as free.
         """
@@ -116,10 +120,10 @@ class Connection:
 
     async def find_unserved_processors(self, expiration: timedelta) -> Mapping[str, int]:
         """
-        Return the other processors that have no worker but waiting changes, with the number of changes.
+        Return the name of each other processor that has waiting changes and no worker, with the number of these changes.
 
-        This is asked only if OUTBOX_START is `now`. If this processor has replaced one of these processors, for instance because
-        OUTBOX_PROCESSOR_NAME was changed, the waiting changes are never sent.
+        Return nothing unless OUTBOX_START is `now`. With `now`, a processor skips all earlier changes. So if its name is new because
+        OUTBOX_PROCESSOR_NAME was changed, the changes that wait for the old name are never sent.
         """
         left = dict[str, int]()
         for other in await self.others() if self.settings.start is StartFrom.NOW else ():
@@ -161,7 +165,7 @@ class Connection:
 
     async def scope(self) -> Scope:
         """Return the scope under which the processor's keys are parked: the processor's name and the container's resource id."""
-        # Read the resource id each time: a container that was deleted and created again has another one.
+        # Read the resource id each time, because a container that was deleted and created again has a new id.
         container = await self.feed.describe()
         return Scope(processor=self.settings.processor_name, container=container.container_rid)
 
@@ -188,8 +192,8 @@ class Connection:
         Open the subscription or queue of a consumer for as long as the block lasts.
 
         Args:
-            settings: name the subscription or queue, and the receiver.
-            notify: receives a record if the lean receiver is given up and the SDK's receiver takes its place.
+            settings: the settings that name the subscription or queue, and the receiver.
+            notify: receives a record if the lean receiver (this library's own AMQP client) fails and the SDK's receiver replaces it.
 
         Raises:
             ConfigurationError: the settings do not name the Service Bus namespace, or the lean receiver is not installed.
@@ -218,7 +222,7 @@ class Connection:
 
         Args:
             lanes: how many ordered streams each topic gets.
-            ceiling: the most messages a second. Defaults to the ceiling of the process.
+            ceiling: limits the messages a second. Defaults to the limit of the process, OUTBOX_SEND_RATE.
             around: returns a context manager that encloses each send, such as one that makes a span. It is called with the kind of
                 broker, the host of the namespace and the topics. Defaults to none.
             notify: receives the records of publishers. Defaults to logging them.
@@ -266,7 +270,7 @@ async def open_connection(
     Open the Cosmos DB client and the containers that the settings name, for as long as the block lasts.
 
     Args:
-        settings: name the account and the containers.
+        settings: the settings that name the account and the containers.
         answered: called with each answer of Cosmos DB.
         opening_seconds: how long to try to reach the account. Defaults to the time that the SDK tries.
 
@@ -326,7 +330,7 @@ def _connection(
 
 def lean_receiver() -> ModuleType:
     """
-    Import the package of the lean receiver. It is a distribution of its own, so it may not be installed.
+    Import the package of the lean receiver, which receives messages without the Service Bus SDK. Not every installation has it.
 
     Raises:
         ConfigurationError: the package is not installed.
@@ -343,7 +347,8 @@ def lean_receiver() -> ModuleType:
 
 def https_proxy(host: str) -> str | None:
     """
-    Return the URL of the proxy that the environment names for a Service Bus host, because the Service Bus SDK does not look for one.
+    Return the URL of the proxy that environment variables such as HTTPS_PROXY name for a Service Bus host; None if they name none. The
+    Service Bus SDK does not read these variables.
 
     Raises:
         ConfigurationError: the value is no URL. The error does not show the value, which may contain a password.

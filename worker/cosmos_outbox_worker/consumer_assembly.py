@@ -1,5 +1,6 @@
 """
-Consumer assembly: build a running consumer from its settings, for the command `consume` or for another program that embeds it.
+Consumer assembly: build a running consumer from its settings (`consumer_settings.py`), for the command `consume` or for another program that
+embeds it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cosmos_outbox_worker.shared_health import PARKED, summarize_parked
 from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
-# A message may be handled for twice the time of all attempts plus this margin, which is for requests to Cosmos DB and a short outage.
+# The time limit of a message is twice the time of all its attempts, plus this margin for requests to Cosmos DB and a short outage.
 _MARGIN = timedelta(minutes=2)
 
 _logger = logging.getLogger("consumer")
@@ -43,8 +44,8 @@ def running_consumer(
     """
     Run a consumer inside another program for as long as the block lasts. The end of the block drains the consumer.
 
-    This installs no signal handlers and does not configure logging. If the consumer fails, it ends, and its snapshot is unready and
-    says why.
+    No signal handlers are installed, and logging is not configured. If the consumer fails, it ends, and `snapshot()` gives the reason as
+    `unready`.
 
     Args:
         consumer: the consumer, or a function that takes the outbox and returns a consumer.

@@ -1,5 +1,6 @@
 """
-Consumer health: collect from records whether a consumer makes progress, which keys wait, and why.
+Consumer health: find out from the records that a consumer reports whether it makes progress, which keys wait, and why.
+`shared_health.py` decides whether the process is ready, from the causes (`causes.py`) that are found here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.shared_health import State, Vitals
 
-_MOST_SHOWN = 10  # stalled keys that are shown
+_MOST_SHOWN = 10  # how many stalled keys the answer to /readyz lists
 _MOST_WAITS = 1000
-_LATE_SECONDS = 30.0  # seconds by which a delivery may be late
+# If a message is this much overdue, another process may have received it. So this process stops reporting it.
+_LATE_SECONDS = 30.0
 _REMEMBERED_SECONDS = 900.0
 
 
@@ -27,7 +29,7 @@ class StalledKey:
     """
     A key whose message waits because of an error that the message did not cause. All later messages of the key wait, too.
 
-    why: the outcome of the record `ConsumingDelayed`.
+    why: why it waits, such as "outage" or "later" (the handler raised `TryLater`).
     waited_seconds: the time since this process first delayed the message.
     """
 
@@ -56,7 +58,8 @@ class ConsumerSnapshot(State):
     handled_per_second: float
     stalled: tuple[StalledKey, ...]
     waiting_seconds: float
-    fallback: str | None  # why the SDK receives instead of the lean receiver
+    # Why the SDK took over from this library's lean receiver. None if it did not take over.
+    fallback: str | None
     named: str = "MODULE:NAME"
 
     def readiness(self) -> dict[str, Any]:
@@ -68,10 +71,10 @@ class ConsumerSnapshot(State):
 @dataclass(slots=True)
 class _Wait:
     """
-    A message that this process delayed.
+    A message that this process delayed, for instance during an outage.
 
-    The session may move to another process before the message is delivered again; that process then reports the message. So this
-    process stops reporting a message that is not delivered again in time, and forgets it later.
+    If another process gets the message's session, that process reports the message from then on. So this process stops reporting a
+    message that is not delivered to it again in time, and forgets the message later.
     """
 
     why: str
@@ -88,10 +91,10 @@ class _Wait:
 
 
 class ConsumerVitals(Vitals[ConsumerSnapshot]):
-    """Collects the health of a consumer from its records. It is registered as a hook of the consumer."""
+    """Collects the health of a consumer. As a hook of the consumer, it is called with each record that the consumer reports."""
 
     name = "consumer"
-    handling: Any  # the object that calls the handlers; the assembly sets it
+    handling: Any  # the object that calls the consumer's handlers; `assemble_consumer` sets it
     named = "MODULE:NAME"
 
     def __init__(self, settings: ConsumerSettings, consumer: str, **clock: Any) -> None:

@@ -1,4 +1,4 @@
-"""Consumer settings: read the environment variables of a consumer. Most of them are also settings of a worker."""
+"""Consumer settings: read the environment variables of a consumer. Most of them are also settings of a worker (`settings.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websocket
 
 
 class ConsumerSettings(Settings):
-    """The settings of a consumer: those of a worker without the ones for sending events, and the source of the messages."""
+    """The settings of a consumer: the settings of a worker except those for sending events, and the subscription or queue."""
 
     receives = True
     topic: Annotated[str, AfterValidator(topic_name)]
@@ -61,5 +61,5 @@ CONSUMER_FIELDS: Mapping[str, FieldInfo] = {
 
 
 def load_consumer(*, for_command: bool = False) -> ConsumerSettings:
-    """Read the settings of a consumer from the environment. Arguments and errors are those of `load`."""
+    """Read the settings of a consumer from the environment. `settings.load` has the same argument and raises the same errors."""
     return read_env(ConsumerSettings, for_command=for_command)

@@ -14,7 +14,7 @@ def without_env_files(arguments: Sequence[str]) -> list[str]:
     """
     Set the variables of each `--env-file FILE` in the environment, and return the arguments without these options.
 
-    If several files have a variable, the value of the last file is set. A variable that the process already has stays as it is.
+    If several files have a variable, the last file wins. A variable that the environment had before stays as it is.
 
     Raises:
         ConfigurationError: a file cannot be read, or a line in it is not NAME=VALUE.
@@ -42,11 +42,12 @@ def _variables(path: str) -> dict[str, str]:
         raise ConfigurationError(f"--env-file {path!r}: {why}.") from error
     found = {}
     for one in bindings:
-        text = one.original.string  # the text may be a secret, and is not shown
+        text = one.original.string  # it may contain a secret, so no error may show it
         if one.key and one.value is not None and "\0" not in text:
             found[one.key] = one.value
         elif one.key or one.error:
-            line = one.original.line + len(text) - len(text.lstrip("\n"))  # blank lines come before the text
+            # The text may begin with blank lines. Count them, too, so that the error names the wrong line after them.
+            line = one.original.line + len(text) - len(text.lstrip("\n"))
             raise ConfigurationError(
                 f"--env-file {path!r}: line {line} is no NAME=VALUE, or has an open quote."
             )

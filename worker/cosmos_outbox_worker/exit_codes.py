@@ -1,4 +1,7 @@
-"""Exit codes: the codes with which commands, workers and consumers end, each with its meaning for the reference page."""
+"""
+Exit codes: the codes with which commands, workers and consumers end, each with its meaning for the reference page. `main.py` decides with
+which of them a worker or consumer ends.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class ExitCode(IntEnum):
         made._value_, made.meaning = code, meaning
         return made
 
-    DONE = 0, "the command did its work; `doctor`: healthy, no finding but notes"
+    DONE = 0, "the command did its work; `doctor`: healthy, or only notes"
     WARNED = (
         1,
         "`doctor`, `plan`: warnings only; `verify` has codes of its own; `events describe --check`: the contract is broken; a worker: it crashed",
@@ -28,11 +31,11 @@ class ExitCode(IntEnum):
     NO_MATCH = 5, "nothing has the name: the key, the record, the processor, or what a filter asks for"
     DECLINED = (
         6,
-        "the command asks before it changes something: the answer was no, or there is no terminal and no `--yes`",
+        "the command asks before a change: you answered no, or there is no terminal to ask on and no `--yes`",
     )
-    INTERRUPTED = 130, "Ctrl-C; if the command was waiting for an answer, nothing was done"
+    INTERRUPTED = 130, "Ctrl-C; if the command was waiting for your yes or no, nothing was done"
 
 
-# A command that ran for several containers ends with the worst of their codes. What is known to be wrong is worse than what could not
-# be checked.
+# A command that ran for several containers ends with the worst of their exit codes. A code for a known error is worse than the code for
+# something that could not be checked.
 WORST_FIRST = tuple(sorted(ExitCode, key=(130, 4, 2, 3, 5, 6, 1, 0).index))

@@ -1,6 +1,7 @@
 """
-Fleet differences: find mistakes that only a comparison of workers shows: settings that differ between the workers of one processor,
-live workers that take leases from each other, and another processor that sends the same events.
+Fleet differences: compare workers to find mistakes that no single worker shows. These are settings that differ between the workers of
+one processor, live workers that take leases from each other, and another processor that sends the same events.
+`heartbeats.py` stores and reads what workers report.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.version import version
 
-# All workers of a processor need the same values of these settings. With different intervals, workers take leases from each other.
-# With different topics or message formats, the message of an event depends on the worker that sends it.
+# All workers of a processor need the same values of these settings. With different lease expirations, workers take leases from each
+# other. With different topics or message formats, the message of an event depends on the worker that sends it.
 MUST_AGREE = (
     *("lease_expiration_seconds", "start", "parked_container", "event_ttl_seconds", "delete_after_publish"),
     *("topic", "routes", "publisher", "batch_scope", "message_format"),
 )
 _MOST_NAMES = 5
 _CONTESTED = "Live workers take leases from each other"
-# A lease that came back to the same running worker this many times shows that workers take leases from each other. Balancing moves a
-# lease once and a rollout moves it a few times, but neither gives a lease back to a worker that kept running.
+# If a worker that keeps running gets the same lease back this many times, workers take leases from each other. Balancing moves a lease
+# once and a rollout moves it a few times, but neither gives a lease back to a worker that kept running.
 _RETURNS = 3
 _LEAST_SECONDS, _EXPIRATIONS = 600.0, 10
 
 
 class FleetWatch:
     """
-    Compares this worker with the other workers of its fleet, at each poll of the heartbeats.
+    Compares this worker with the other workers of its processor (its fleet), each time their heartbeats are read.
 
     Attributes:
         alarms: the alarms that this worker raises.
         sentences: a sentence for each alarm of any worker, and for each setting in which workers differ.
-        left: the number of waiting changes of each other processor without a worker, from `Connection.find_unserved_processors`.
+        left: by the name of a processor that no worker serves, how many changes wait for it, from `Connection.find_unserved_processors`.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,8 +55,8 @@ class FleetWatch:
 
     def note_record(self, record: Record, now: float) -> None:
         """
-        Note from a record that this worker lost a lease while it kept running, that such a lease came back to it, or that all
-        leases were lost and created again.
+        Note what a record of this worker says about leases: the worker lost a lease while it kept running, it got this lease back,
+        or all leases were lost and created again.
         """
         if isinstance(record, LeasesLost):
             said = (
@@ -73,7 +74,7 @@ class FleetWatch:
                 self._back[record.lease].append(now)
 
     def heartbeat_fields(self) -> Mapping[str, Any]:
-        """Return the fields of this worker's heartbeat that other workers compare with their own."""
+        """Return the fields of this worker's heartbeat that other workers compare with their own, such as settings."""
         settings = self._settings
         host = settings.publisher or settings.namespace
         shared = {name: getattr(settings, name) for name in MUST_AGREE} | {"servicebus_namespace": host}
@@ -128,36 +129,36 @@ def double_send_alarms(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterat
 
 def unserved_processor_alarms(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
     """
-    Yield an alarm for each other processor that has waiting changes but no worker. This processor, which began at `now`, may have
-    replaced it, and does not send these changes.
+    Yield an alarm for each other processor that has waiting changes but no worker. Perhaps that processor was renamed to
+    `own`. The processor `own` began with OUTBOX_START `now`, so it never sends these changes.
     """
     for other, waiting in sorted(left.items()):
         reason = (
             f"{waiting:,} changes wait for processor {other!r}, which has no worker, and {own!r} has OUTBOX_START=now: it does not send what "
             "was committed before its first leases. If OUTBOX_PROCESSOR_NAME was changed, set the old name again until all is sent. "
-            "Else start workers of the other, or delete its leases."
+            "Otherwise start workers of that processor, or delete its leases."
         )
         yield LeftUnsent(processor=own, other=other, reason=reason)
 
 
 def sentences(fleet: Sequence[Heartbeat]) -> tuple[str, ...]:
     """
-    Return a sentence on the settings in which live workers differ, and one for each alarm. An alarm about contested leases is left
-    out if workers differ, because the difference explains it.
+    Return a sentence that names the settings in which live workers differ, and one sentence for each alarm. If settings differ, the
+    alarm that workers take leases from each other is left out, because the difference explains it.
     """
     differ, alarms = tuple(differences(fleet)), alarms_of(fleet)
     return (*differ, *(said for said in alarms if not (differ and said.startswith(_CONTESTED))))
 
 
 def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:
-    """Return the texts of the alarms in the heartbeats of live workers, each once."""
+    """Return the texts of the alarms in the heartbeats of live workers. A text that several workers report is returned once."""
     return dict.fromkeys(said for one in fleet if not one.silent for said in one.alarms)
 
 
 def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
     """
-    Yield a sentence that names all settings in which live workers differ, if any. A setting that a worker's version does not have
-    is not compared.
+    Yield a sentence that names all settings in which live workers differ, if they differ in any. If the version of a worker does not
+    know a setting, that worker is left out of the comparison of this setting.
     """
     live = [one for one in fleet if not one.silent]
     said = {

@@ -1,9 +1,10 @@
 """
 Heartbeats: each worker stores its state in the lease container every few seconds, so that other workers and commands can see it.
+`fleet_differences.py` compares the states of workers.
 
-Each worker keeps one small document there, even if it owns no lease. The id begins with "heartbeat.", so that nothing that lists
-leases finds the document: neither this library nor the .NET SDK nor KEDA. Workers of different versions read each other's heartbeats:
-fields that a worker does not know are ignored, and fields that are missing count as empty.
+Each worker keeps one small document there, even if it owns no lease. The id of the document begins with "heartbeat.", so programs that
+list leases (this library, the .NET SDK and KEDA) do not find it. Workers of different versions can read each other's heartbeats: a worker
+ignores fields that it does not know, and takes missing fields as empty.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ _ANY = "heartbeat."
 _MOST = 300
 _MOST_TEXTS = 3
 _KEPT = timedelta(minutes=10)
-_SLOW_POLL = timedelta(seconds=10)  # the longest time by which a slow Cosmos DB may delay a heartbeat
-_A_MOMENT = timedelta(seconds=1)  # the service counts whole seconds
+# A slow Cosmos DB may delay a heartbeat by this time. The worker does not count as silent until then.
+_SLOW_POLL = timedelta(seconds=10)
+# The age of a heartbeat may be wrong by this much, because Cosmos DB stores the time of a write (`_ts`) in whole seconds.
+_A_MOMENT = timedelta(seconds=1)
 _LEAVING_SECONDS = 2.0
 
 
@@ -75,8 +78,8 @@ class Heartbeat:
     @property
     def silent(self) -> bool:
         """
-        Return whether the next heartbeat is missing: the worker ended without removing its heartbeat, is frozen, or cannot reach
-        Cosmos DB.
+        Return whether the next heartbeat is overdue for so long that the worker counts as silent. A silent worker was killed, hangs, or
+        cannot reach Cosmos DB.
         """
         return self.silent_for > self.every + _SLOW_POLL
 
@@ -92,7 +95,7 @@ class Heartbeat:
 
     @property
     def forgotten(self) -> bool:
-        """Return whether the heartbeat is so old that the worker no longer counts as part of the fleet."""
+        """Return whether the heartbeat is so old that the worker no longer counts as a worker of its processor."""
         return self.silent_for > self.kept
 
     @property
@@ -115,7 +118,8 @@ class Heartbeat:
             return "silent"
         if self.works and self.unready:
             return "not ready"
-        if owns and self.phase == Phase.STARTING:  # the first heartbeat comes before the first lease
+        # The worker wrote this heartbeat before it acquired its first lease.
+        if owns and self.phase == Phase.STARTING:
             return str(Phase.RUNNING)
         return self.phase if self.phase != Phase.RUNNING or owns else "stand-by"
 
@@ -166,13 +170,15 @@ class Fleet:
             "ttl": int(own.kept.total_seconds()),
             **_STORED.dump_python(own, mode="json", exclude={"silent_for"}),
         }
-        with suppress(Conflict, NotFound, PreconditionFailed):  # another process with this name was faster
+        # Ignore a conflict: another process with this worker's name wrote the heartbeat meanwhile.
+        with suppress(Conflict, NotFound, PreconditionFailed):
             if etag := next((stored["_etag"] for _, stored in listed if stored["id"] == name), None):
                 await self._leases.replace(sign, etag=etag)
             else:
                 await self._leases.create(sign)
         for one, stored in listed:
-            if one.forgotten and one.worker != own.worker:  # the container has no TTL
+            # Delete the heartbeat of a worker that is gone, because a container without a TTL would keep it for ever.
+            if one.forgotten and one.worker != own.worker:
                 with suppress(NotFound, PreconditionFailed):
                     await self._leases.delete(stored["id"], stored["id"], etag=stored["_etag"])
         return tuple(one for one, _ in listed if not one.forgotten and one.worker != own.worker)
@@ -181,8 +187,8 @@ class Fleet:
         """
         Return the heartbeats of live workers of other processors that read the same container and share the lease container.
 
-        To save requests, only the live worker with the first name reads them. For all other workers the list is empty; they learn of
-        alarms from the first worker's heartbeat.
+        To save requests, only one live worker of a processor reads these: the one whose name comes first in the alphabet. For the other
+        workers the list is empty. They find the alarms about other processors in the heartbeat of that worker.
 
         Args:
             own: this worker's heartbeat.
@@ -198,7 +204,10 @@ class Fleet:
 
     @asynccontextmanager
     async def membership(self, worker: str) -> AsyncIterator[None]:
-        """Delete a worker's heartbeat at the end of the block. After an error the heartbeat stays, because it says what was wrong."""
+        """
+        Delete a worker's heartbeat at the end of the `async with` block. If the block raises an error, keep the heartbeat, because it
+        shows operators what was wrong.
+        """
         yield
         name = self._id_of(worker)
         with suppress(OutboxError, TimeoutError):
@@ -216,7 +225,8 @@ def _parse_listing(listing: Listing) -> list[tuple[Heartbeat, Document]]:
         with suppress(ValidationError, KeyError, OverflowError):
             age = listing.read_at - datetime.fromtimestamp(stored["_ts"], UTC)
             one = replace(_STORED.validate_python(stored), silent_for=max(age, timedelta(0)))
-            if one.kept:  # an interval of a million years has no end that can be computed
+            # `kept` overflows if the stored interval is, for instance, a million years. The document is then left out.
+            if one.kept:
                 found.append((one, stored))
     return found
 

@@ -1,4 +1,7 @@
-"""HTTP server: /livez, /readyz and /metrics for machines, and the status page at / for people."""
+"""
+HTTP server: /livez, /readyz and /metrics for machines, and the status page at / for people. `shared_health.py` decides whether the process
+is ready.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# Clients of the health server must not use up the file descriptors that the relay needs. So each connection is closed after ten
-# seconds, and the oldest one is closed at once when there are more than a hundred.
+# Clients of the health server must not use up the file descriptors that the worker itself needs. So each connection is closed after ten
+# seconds. When there are more than a hundred connections, the oldest is closed at once.
 _CONNECTION_SECONDS, _MOST_CONNECTIONS = 10.0, 100
 # A web site on the internet could point its own host name at this server and let a visitor's browser read the page (DNS rebinding).
 # So the page is shown only under names that no such site can have: these domains, names without a dot, and addresses.
@@ -37,7 +40,7 @@ _MISDIRECTED = (
 
 
 def _is_of_this_network(request: web.Request) -> bool:
-    # Read the Host header itself. If a client sends none, aiohttp's `request.host` may look up the name of this machine.
+    # Read the header `Host`. Aiohttp's `request.host` would look up this machine's name if a client sends no such header.
     name = request.headers.get("Host", "").lower().partition(":")[0]
     is_address = name.startswith("[") or name.replace(".", "").isdigit()
     return is_address or "." not in name or name.endswith(_OWN_DOMAINS)
@@ -55,12 +58,12 @@ async def serving_health(
     Serve probes, metrics and the status page for as long as the block lasts. Yield the URL of the server.
 
     `/livez` answers 200 as long as the event loop runs. If it does not answer, the process should be restarted. `/readyz` answers 503
-    with the reasons if the program makes no progress; a restart would not help then.
+    with the reasons if the program makes no progress, for instance in an outage of Cosmos DB, which a restart would not end.
 
     Args:
         snapshot_now: returns the current health.
         metrics: returns the Prometheus exposition and its content type.
-        search: finds out what became of a key. With it, the status page has a form that asks for a key.
+        search: finds out what became of the events of a key. If it is given, the status page has a form in which to enter a key.
         address: the port, or the address and the port, to listen on. A port alone means the loopback address. 0 means any free port.
 
     Raises:

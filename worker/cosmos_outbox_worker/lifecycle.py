@@ -1,4 +1,7 @@
-"""Lifecycle: drain a worker or consumer on the first SIGTERM or SIGINT, abort it on the second, and end the process in any case."""
+"""
+Lifecycle: on the first SIGTERM or SIGINT, let a worker or consumer finish its work (drain). On the second, abort it. End the process in
+any case.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,26 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 
-# Two signals within this time count as one, because GNU timeout sends its signal twice: to the process and to the process group.
+# Two signals within this time count as one, because GNU `timeout` sends its signal twice: to the process and to the process group. The
+# second of them must not abort the process.
 _SAME_SIGNAL_SECONDS = 0.25
-_END_SECONDS = 5.0  # seconds that cancelled tasks have, at the end of the process
+_END_SECONDS = 5.0  # how long the process waits for its cancelled tasks before it ends without them
 
 _logger = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
-    """A second signal came while the program was draining. The program ends at once, and its leases or locks expire later."""
+    """
+    A second signal came while the program finished its work. So the program ends at once, and does not release its leases or locks.
+    They expire later.
+    """
 
 
 async def run_until_signalled(
     work: Coroutine[None, None, None], *, drain: Callable[[], None], name: str = "worker"
 ) -> None:
     """
-    Run a worker or consumer until it ends. The first SIGTERM or SIGINT drains it, and the second cancels it.
+    Run a worker or consumer until it ends. The first SIGTERM or SIGINT asks it to finish its work (drain), and the second cancels it.
 
     Args:
         work: the coroutine to run. It returns some time after `drain` was called.
@@ -54,7 +61,8 @@ async def run_until_signalled(
         loop.add_signal_handler(number, on_signal, number.name)
     try:
         await working
-        if asked_at is not None:  # keep the handlers until a repeated first signal can no longer come
+        # Keep the signal handlers a little longer: a copy of the first signal may still come, and would kill the process.
+        if asked_at is not None:
             await asyncio.sleep(asked_at + _SAME_SIGNAL_SECONDS - loop.time())
     except asyncio.CancelledError:
         if aborting:
@@ -69,8 +77,8 @@ async def end_without_what_stays(logger: logging.Logger, exit_code: Callable[[],
     """
     Cancel all tasks that are left, and end the process even if one of them swallows its cancellation.
 
-    The code of a handler may catch CancelledError and go on; asyncio would then wait for that task for ever. Call this after the
-    program has released its leases or sessions. The log names the task.
+    A handler may catch CancelledError and go on. asyncio would wait for its task for ever, so this function ends the process and logs
+    the name of the task. Call it after the program has released its leases or sessions.
     """
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
@@ -79,7 +87,7 @@ async def end_without_what_stays(logger: logging.Logger, exit_code: Callable[[],
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else set()
     if stays:
-        logger.error("%s.ended without %s, which swallows its cancellation", logger.name, stays.pop())
+        logger.error("%s.ended although a task swallows its cancellation: %s", logger.name, stays.pop())
         code = exit_code()
         logging.shutdown()
         os._exit(code)

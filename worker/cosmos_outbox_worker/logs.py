@@ -1,5 +1,5 @@
 """
-Logs: write the log as JSON lines, or as plain text on a terminal, and leave out what the Azure SDKs log in addition.
+Logs: write the log as JSON lines, or as plain text on a terminal, and leave out the log records with which the Azure SDKs would flood it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from opentelemetry import trace
 
 from cosmos_outbox_worker.settings import CONTAINER
 
-# The lowest level that is logged for each logger of the Azure SDKs. At INFO the SDKs log every request, with some 2 KB each. In an
-# outage the Cosmos DB SDK logs a warning and an error for each retry, and the Service Bus SDK a traceback for each refused WebSocket.
-# These are left out, because the program itself reports the outage.
+# The lowest level that is logged for each logger of the Azure SDKs. At INFO the SDKs log some 2 KB for every request. In an outage, the
+# Cosmos DB SDK logs a warning and an error for each retry, and the Service Bus SDK a traceback for each refused WebSocket. These records
+# are left out, because the program itself reports the outage.
 _OF_SDKS = {
     "azure": logging.WARNING,
     "uamqp": logging.WARNING,
@@ -28,8 +28,8 @@ _OF_SDKS = {
 
 class JsonFormatter(logging.Formatter):
     """
-    Writes each log record as one JSON object: time, level, logger, message and the current span. A record of this library also has
-    the name of its event and its fields.
+    Writes each log record as one JSON object with the time, level, logger, message and current span. If this library wrote the log
+    record, the object also has the name of what happened, such as `lease.repaired`, and its fields.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -88,8 +88,11 @@ def configure(level: str) -> None:
 
 
 def names_no_leak(record: logging.LogRecord) -> bool:
-    """Return False for asyncio's log records about client sessions that the Service Bus SDK did not close, to filter them out."""
-    # The SDK does not close a WebSocket that was lost or refused, and aiohttp reports each one when Python frees it.
+    """
+    Return False for a log record of asyncio that says "Unclosed client session". As a filter, this keeps such records out of the log,
+    because the Service Bus SDK causes them and an operator can do nothing about them.
+    """
+    # The SDK does not close the session of a WebSocket that was lost or refused, and aiohttp reports the session when Python frees it.
     return "Unclosed client session" not in record.getMessage()
 
 

@@ -1,5 +1,6 @@
 """
 The entry points of `cosmos-outbox worker`, which sends events, and `cosmos-outbox consume`, which handles messages, until SIGTERM.
+`lifecycle.py` handles the signals.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ def collect_seldom() -> None:
     """
     Let Python's garbage collector run less often, and let it skip all objects that exist now.
 
-    A page of a thousand events allocates some 20,000 lists, dictionaries and other containers. None of them is in a reference cycle,
-    so Python frees them without the collector. With the default threshold the collector took a tenth of the CPU time of an event. Call this
-    once everything is imported and the program is built.
+    With Python's default threshold, the collector took a tenth of the CPU time of an event: a page of a thousand events allocates some
+    20,000 lists, dictionaries and other containers. The collector is not needed for these, because none of them is in a reference
+    cycle. Call this once everything is imported and the program is built.
     """
     gc.collect()
     gc.freeze()
@@ -121,7 +122,7 @@ def _report_end(error: BaseException | None, name: str) -> int:
         account = "the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it."
         _report(name, f"The {name} cannot run: {account}", cause)
         return ExitCode.UNUSABLE
-    # The text of an error of this library says what to do, so its traceback is left out.
+    # Log no traceback for an error of this library, because its text says what to do.
     trace = None if isinstance(cause, OutboxError) else error
     logging.getLogger(name).error("%s.crashed %s: %s", name, type(cause).__name__, cause, exc_info=trace)
     return 1
@@ -142,10 +143,10 @@ def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:
     return "\n".join([*lines, "", *_TELEMETRY, "", EXIT_CODES, ""])
 
 
-def _report(name: str, sentence: str, error: Exception) -> None:
+def _report(program: str, why_it_ends: str, error: Exception) -> None:
     """Report why a program cannot run: as several lines on a terminal, otherwise as one log record."""
     causes = str(error).splitlines()
     if logs.for_people():
-        sys.stderr.write("\n".join([sentence, *(f"  {cause}" for cause in causes), ""]))
+        sys.stderr.write("\n".join([why_it_ends, *(f"  {cause}" for cause in causes), ""]))
     else:
-        logging.getLogger(name).error("%s.refused %s %s", name, sentence, " ".join(causes))
+        logging.getLogger(program).error("%s.refused and ends: %s %s", program, why_it_ends, " ".join(causes))

@@ -10,7 +10,7 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 from cosmos_outbox_worker.telemetry import Telemetry
 
-# The names of the settlements in OpenTelemetry's conventions for Service Bus
+# How OpenTelemetry's conventions for Service Bus name each way to settle a message.
 _OPERATIONS = {Complete: "complete", Retry: "abandon", DeadLetter: "dead_letter", Defer: "defer"}
 
 
@@ -23,7 +23,7 @@ class MeasuredSubscription:
         telemetry: receives the counts and times.
         source: the name of the subscription, as `topic/subscription`, or of the queue.
         host: the host of the Service Bus namespace.
-        reached: called each time the broker answered.
+        reached: a function that is called each time Service Bus answers.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Metric series: how counters and histograms are computed from records, and gauges from the health. `series.toml` describes each one."""
+"""
+Metric series: how counters and histograms are computed from the records that a worker or consumer reports, and how gauges are read from
+its health. `series.toml` describes each metric, and `telemetry.py` exports them.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
 Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
-# For each counter: the attributes with which it starts at zero, and for each type of record a function that returns how much to add and
-# the attributes.
+# For each counter: the attributes of the series that start at zero, and for each type of record a function. The function returns the
+# number to add for such a record, and the attributes.
 _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
-# For each histogram: the type of record, and a function that returns the seconds of such a record, or None if it has none.
+# For each histogram: the type of record, and a function that returns the duration in seconds that such a record has, or None if it has none.
 _Histograms = Mapping[str, tuple[type, Count]]
 # For each gauge: a function that reads the values of the gauge from a health snapshot.
 _Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
@@ -89,15 +92,15 @@ _WORKER_COUNTERS: _Counters = {
     "outbox.changes.handled": (_PLAIN, {records.PageHandled: lambda record: (record.changes,)}),
     "outbox.page.failures": ((), {records.PageFailed: _by_error}),
     "outbox.lease.moves": (
-        # Convert the enumeration members to text: the SDK would export a member and its text as two different series.
+        # Convert the members of the enumeration to text, because the SDK would export a member and its text as two different series.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
         {records.LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
     ),
 }
 
 
-# While a poll fails, the gauges below do not export the values of the last poll. Only ages and the headroom are exported, because these
-# can be computed from the last poll and the time that has passed.
+# While a poll fails, the gauges below do not export the old values of the last poll. Only ages, and the time until events expire, are
+# exported: they are computed from the last poll and the time that has passed since.
 
 
 def _own(snapshot: Snapshot) -> Iterable[LeaseLag]:
@@ -146,8 +149,8 @@ def _free_leases(snapshot: Snapshot) -> Iterable[Observation]:
     return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
 
 
-# Each worker exports the lag of its own leases, and the highest lag of all leases. So live workers report that changes wait in leases
-# without a worker, and the number of series stays small: if each worker exported all leases, there would be workers x leases series.
+# Each worker exports the lag of its own leases, and the highest lag of all leases. By the highest lag, live workers also report
+# ranges whose lease no worker owns. If each worker exported all leases, there would be too many series: workers x leases.
 _WORKER_GAUGES: _Gauges = {
     "outbox.lease.lag": _lag,
     "outbox.lease.age": _ages,
@@ -158,7 +161,7 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.leases.free": _free_leases,
     "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
     "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
-    # Export these two gauges only if the worker has a ceiling (OUTBOX_SEND_RATE).
+    # Export the next two gauges only if OUTBOX_SEND_RATE limits the messages a second.
     "outbox.send.ceiling.used": lambda it: _gauge(it.sent_per_second / it.ceiling) if it.ceiling else (),
     "outbox.send.ceiling.wait": lambda it: _gauge(it.held.total_seconds()) if it.ceiling else (),
     "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),

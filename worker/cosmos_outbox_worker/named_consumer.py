@@ -12,14 +12,14 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.named_object import object_named, raise_text
 
-# A consumer, or a function that makes one from the outbox. The function is for handlers that need the outbox itself and not only the
-# unit of work.
+# A consumer, or a function that takes the outbox and returns a consumer. Use a function if handlers need the outbox itself and not only
+# the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]
 
 
 def consumer_named(name: str) -> ConsumerSource:
     """
-    Import the consumer, or the function that makes one, that `package.module:name` names.
+    Import what `package.module:name` names: a consumer, or a function that returns a consumer.
 
     The module may be an installed one or in the working directory.
 
@@ -38,7 +38,7 @@ def consumer_named(name: str) -> ConsumerSource:
 
 def resolve_consumer(source: ConsumerSource, outbox: Outbox) -> Consumer:
     """
-    Return the consumer of a source, and bind it to an outbox unless it is bound already.
+    Return the consumer that `source` is or returns. Bind the consumer to an outbox, unless it already has one.
 
     Args:
         source: the consumer, or a function that takes the outbox and returns a consumer.

@@ -40,8 +40,8 @@ def object_named(name: str, kind: str) -> Any:
 
 def raise_text(error: BaseException) -> str:
     """
-    Return the text of an error that imported code raised, with the file, line and function. Python's own frames of the import are
-    skipped.
+    Return the text of an error that imported code raised, with the file, line and function that raised it. Frames of Python's import
+    system are skipped, because they do not show the mistake.
     """
     frames = extract_tb(error.__traceback__)
     at = next(one for one in reversed(frames) if not one.filename.startswith("<"))

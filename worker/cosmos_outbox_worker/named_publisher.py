@@ -1,7 +1,8 @@
 """
 Named publisher: open the publisher that OUTBOX_PUBLISHER names, which sends events to another broker than Service Bus.
 
-The worker calls the named object with the topic and the number of lanes. The object returns a publisher in one of these ways:
+The worker calls the named object with the topic and the number of lanes (parallel senders). The object returns a publisher in one of
+these ways:
 
     def opened(topic: str, lanes: int) -> Publisher                         # or `async def`, or a class
     def opened(topic: str, lanes: int) -> AsyncContextManager[Publisher]    # closed when the worker ends
@@ -23,7 +24,7 @@ from cosmos_outbox_worker.named_object import object_named, raise_text
 @asynccontextmanager
 async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[Publisher]:
     """
-    Open a publisher of the caller's own code to a topic, for as long as the block lasts.
+    Open a publisher that is not part of this library, to send to a topic for as long as the block lasts.
 
     Args:
         name: the `package.module:name` of the function or class that opens a publisher.
@@ -42,7 +43,7 @@ async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[
                 opened = await stack.enter_async_context(opened)
         except ConfigurationError as error:
             raise ConfigurationError(f"OUTBOX_PUBLISHER: {error}") from error
-        except Exception as error:  # the caller's code may raise anything
+        except Exception as error:  # code outside of this library may raise any error
             raise ConfigurationError(
                 f"OUTBOX_PUBLISHER: {name} raised {raise_text(error)} when it was called to open a publisher to topic {topic!r} with lanes={lanes}."
             ) from error
@@ -60,6 +61,6 @@ def _source_named(name: str) -> Callable[..., Any]:
     source = object_named(name, "publisher")
     if not callable(source):
         raise ConfigurationError(
-            f"{name} is {source!r}. It has to be a function that takes the topic and the lanes and returns a publisher."
+            f"{name} is {source!r}. It has to be a function that takes the topic and the number of lanes, and returns a publisher."
         )
     return asynccontextmanager(source) if inspect.isasyncgenfunction(source) else source

@@ -1,5 +1,6 @@
 """
-Program: the base class of workers and consumers, which run their work, poll, drain, and report health, metrics and causes.
+Program: the base class of workers and consumers. It runs their work, reads Cosmos DB at intervals (polls), lets them finish when they are
+asked to stop (drain), and reports health, metrics and causes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from cosmos_outbox_worker.where import Search
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
 
-_GONE_SECONDS = 30.0  # a cause that comes back sooner is not logged again
+_GONE_SECONDS = 30.0  # a cause that ends and returns within this time is logged only once
 
 _logger = logging.getLogger(__name__)
 
@@ -39,14 +40,14 @@ class Program(Generic[ProcessorT, SnapshotT]):
     """
     The base class of a worker and of a consumer process.
 
-    `worker_assembly` or `consumer_assembly` creates it, and then sets `processor`, which does the work, and `poll`, which reads what
-    waits and what is parked.
+    `worker_assembly` or `consumer_assembly` creates an instance. It then sets `processor`, which does the work, and `poll`, which reads
+    how much waits and which keys are parked.
     """
 
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
     health_url: str | None = None  # None if no health server was asked for
-    search: Search | None = None  # finds out what became of a key; the assembly sets it
+    search: Search | None = None  # finds out what became of the events of a key, for the status page
 
     def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
         self.health, self._telemetry, self._named = health, telemetry, dict[object, float]()
@@ -60,7 +61,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
             OutboxError: the processor or the polls failed.
         """
         polling = asyncio.create_task(self.poll())
-        # The polls end only if they are cancelled or fail. In both cases stop the processor, so that it releases its leases or sessions.
+        # The polls end only if they fail or are cancelled. If they do, stop the processor, so that it releases its leases or sessions.
         polling.add_done_callback(lambda _: self.processor.stop())
         try:
             await self.processor.run()
@@ -86,7 +87,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
         """
         Update the gauges from the current health, and log new causes.
 
-        Each cause is logged once while it lasts, and once more when work stands still because of it.
+        While a cause lasts, it is logged once when it begins, and once more when a range or key makes no progress because of it.
         """
         self._telemetry.observed = seen = self.snapshot()
         now = asyncio.get_running_loop().time()
@@ -109,7 +110,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
 
 class Parts(NamedTuple):
-    """The open resources from which a worker or a consumer is built. `stack` closes resources that are opened later."""
+    """The open resources from which a worker or a consumer is built. Resources that are opened later are added to `stack`."""
 
     stack: AsyncExitStack
     telemetry: Telemetry
@@ -124,7 +125,7 @@ async def open_parts(settings: Settings, *, consumer: bool = False) -> AsyncIter
     Open the resources from which a worker or a consumer is built: telemetry, the connection and the parked store.
 
     Args:
-        settings: name the resources.
+        settings: the settings that name the resources.
         consumer: whether they are for a consumer. Defaults to False: they are for a worker.
 
     Raises:
@@ -139,7 +140,7 @@ async def open_process(
     settings: Settings, *, consumer: bool = False, container: str = ""
 ) -> AsyncIterator[tuple[Telemetry, Connection]]:
     """
-    Open the telemetry and the connection, of which a process needs only one even if it works on several containers.
+    Open the telemetry and the connection. A process needs each of them only once, even if it works on several containers.
 
     Args:
         settings: the settings of the process.
@@ -178,7 +179,8 @@ async def look_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore 
     for found in findings.worst_first():
         _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
     wrong = [one for one in findings.worst_first() if one.severity is Severity.ERROR]
-    # Leave out errors that later sends show anyway, such as a missing topic: a send also shows when such an error is over.
+    # An error that is returned here stays in the health until the process ends. So leave out errors that a failed send also reports, such
+    # as a missing topic: later sends show when such an error is over.
     silent = [one for one in wrong if one.check not in SENDS_TELL]
     return parked, tuple(Cause(kind="found-at-start", said=f"{one.message} {one.fix}") for one in silent)
 
@@ -203,7 +205,8 @@ async def running(
         except BaseException:
             program.drain()
             (ended_by,) = await asyncio.gather(task, return_exceptions=True)
-            if ended_by is not None:  # the error of the block matters more
+            # The block raises an error already, so only log the error of the worker or consumer.
+            if ended_by is not None:
                 _logger.exception("%s.failed", program.health.name, exc_info=ended_by)
             raise
         program.drain()

@@ -10,7 +10,7 @@ from cosmos_outbox.errors import ConfigurationError
 
 
 def duration_text(length: timedelta) -> str:
-    """Format a duration for people, in the largest unit of which it has at least two: 100 s, 2 min, 47 h."""
+    """Format a duration for people, such as "100 s", "2 min" or "47 h": in the largest unit that gives at least 2, or in seconds."""
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

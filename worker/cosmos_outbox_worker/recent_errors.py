@@ -10,8 +10,8 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import Record, readable
 
 _KEPT = 20
-# Two records are reports of the same error if they agree in these fields. Lane and attempt are not among them, so that all failed sends
-# to a missing topic become one entry.
+# Two records report the same error if they are equal in these fields. The fields `lane` (the sender) and `attempt` are left out, so all
+# failed sends to a missing topic become one entry.
 _SUBJECT = ("outcome", "lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
 
 
@@ -27,8 +27,8 @@ class RecentError:
 
 class RecentErrors:
     """
-    Keeps the twenty newest errors. Repeated reports of one error share an entry, so an error that recurs every few seconds does not
-    push out the other errors.
+    Keeps the twenty newest errors. All reports of the same error share an entry. So an error that is reported every few seconds does
+    not displace the other errors.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 
 _BY_METHOD = {"GET": "read", "PUT": "replace", "PATCH": "patch", "DELETE": "delete"}
-# A POST to the documents of a container can be several operations. One of these headers has the value true and names the operation.
+# An HTTP POST to the documents of a container may be a batch, a query or another operation. The header that is true says which one.
 _BY_HEADER = {
     "x-ms-cosmos-is-batch-request": "execute_batch",
     "x-ms-documentdb-isquery": "query_items",
@@ -25,7 +25,10 @@ _BY_HEADER = {
 def charge_of(
     request: SentRequest, status: int, headers: Mapping[str, str]
 ) -> tuple[float, dict[str, str]] | None:
-    """Return the request units that an answer of Cosmos DB reports, and the metric attributes. Return None if it reports none."""
+    """
+    Return the request units that an answer of Cosmos DB reports, and the attributes for metrics. Return None if the answer reports no
+    request units.
+    """
     charge = headers.get("x-ms-request-charge")
     if charge is None:
         return None

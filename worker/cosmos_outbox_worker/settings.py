@@ -1,5 +1,6 @@
 """
 Settings: read the environment variables of the worker and of the command line, with their defaults and checks.
+`consumer_settings.py` reads those of a consumer.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ONE_OF_EACH = (
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
         given = connection_parts(secret.get_secret_value() if secret else "")
-        # A connection string with a shared access signature needs neither a key nor the name of one.
+        # A connection string with a shared access signature needs no key and no name of a key.
         signed = ("SharedAccessKeyName", "SharedAccessKey") if "sharedaccesssignature" in given else ()
         missing = [f"{part}=…" for part in parts if part not in signed and not given.get(part.casefold())]
         if secret is not None and missing:
@@ -52,7 +53,7 @@ def _with_parts(*parts: str) -> AfterValidator:
 
 def topic_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][\w./~-]{0,259}", name, re.ASCII):
-        raise ValueError("must be the name of a topic: letters, digits, and . - _ / ~ after the first")
+        raise ValueError("must be the name of a topic: a letter or digit, then letters, digits and . - _ / ~")
     return name
 
 
@@ -64,8 +65,8 @@ def _topics(text: str) -> str:
 
 def _by_container(text: str | None) -> list[tuple[str, str]]:
     """
-    Parse `CONTAINER=VALUE,CONTAINER=VALUE` into pairs. A value without a container has the container "": it is for all containers
-    that are not named.
+    Parse a text such as `CONTAINER=VALUE,CONTAINER=VALUE` into pairs. A value without `CONTAINER=` is for all containers that the text
+    does not name. Its pair has the container "".
     """
     parts = (item.rpartition("=") for item in (text or "").split(","))
     return [(container.strip(), value.strip()) for container, _, value in parts]
@@ -91,13 +92,14 @@ def start_named(text: str) -> StartFrom | datetime:
     with suppress(ValueError):
         return StartFrom(text)
     try:
-        moment = datetime.fromisoformat(text)  # an extreme time in another zone may not exist in UTC
+        # Keep the zone of the time, because a time of the year 1 or 9999 may not exist in UTC.
+        moment = datetime.fromisoformat(text)
     except ValueError:
         said = "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
         raise ValueError(said) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment < datetime(1970, 1, 1, tzinfo=UTC):
-        raise ValueError("must not be before 1970; say 'beginning'")
+        raise ValueError("must not be before 1970; give 'beginning'")
     return moment
 
 
@@ -127,16 +129,16 @@ def _address(text: str) -> str:
 
 
 _LAST_PORT = 65_535
-RELAYING = "relaying"  # marks a setting that a consumer does not read
+RELAYING = "relaying"  # marks a setting that only workers read, because it is about sending events
 Name = Annotated[str, Field(min_length=1)]
-# At most a day: with much larger numbers, computing a time from now would overflow.
+# A duration in seconds, at most a day: adding a much larger number to the current time would overflow.
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 _BusSecret = Annotated[SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")]
 
 
 # If one worker process works on several containers, these settings can have a value for each container.
 OF_EACH_CONTAINER = ("topic", "lease_container", "parked_container", "processor_name")
-# If one process works on several containers, this names the container for which the current task works.
+# The name of the container for which the current task works, if the process works on several containers. Logs and errors show it.
 CONTAINER: ContextVar[str] = ContextVar("CONTAINER", default="")
 
 
@@ -148,7 +150,7 @@ class Settings(BaseSettings):
     )
 
     needed_of_each: ClassVar[tuple[str, ...]] = ("topic", "lease_container", "processor_name")
-    # Whether the program receives from Service Bus and so needs its namespace. A worker may send through OUTBOX_PUBLISHER instead.
+    # Whether the program receives from Service Bus and so needs its namespace. A worker with OUTBOX_PUBLISHER needs no namespace.
     receives: ClassVar[bool] = False
     cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
     """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
@@ -221,7 +223,8 @@ class Settings(BaseSettings):
     @property
     def acquire_seconds(self) -> float:
         """
-        Return the seconds between two balancing passes: 13/60 of a lease's expiration, as in the defaults of the .NET SDK.
+        Return the seconds between two passes in which a worker acquires leases. They are 13 s if leases expire
+        after 60 s. The defaults of the .NET SDK have the same ratio.
         """
         return self.lease_expiration_seconds * 13 / 60
 
@@ -269,7 +272,8 @@ class Settings(BaseSettings):
 
     def contradictions(self) -> list[str]:
         """
-        Return one line for each contradiction between settings. If there are several containers, the line names the one concerned.
+        Return one line for each contradiction between settings. If the settings name several containers, each line names the
+        container concerned.
         """
         errors: list[str] = []
         if len(self.containers) == 1:
@@ -301,7 +305,7 @@ class Settings(BaseSettings):
         return errors
 
     def find_clashes(self) -> list[str]:
-        """Return one line for each container that two settings name, such as for events and for leases."""
+        """Return one line for each container that two settings name for different purposes, such as events and leases."""
         names = ("cosmos_container", "lease_container", "parked_container")
         return find_clashes({variable(name): named for name in names if (named := getattr(self, name))})
 
@@ -310,7 +314,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class CommandSettings(Settings):
-    """The settings for commands. Unlike a worker, a command may lack the settings of Service Bus, and ignores intervals."""
+    """The settings for commands. A command needs no settings of Service Bus, and ignores the intervals, which are for workers."""
 
     needed_of_each = ("lease_container", "processor_name")
     topic: Annotated[str, AfterValidator(lambda names: names and _topics(names))] = ""
@@ -380,7 +384,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     known = {name for kind in kinds for name in kind.model_fields}
     named = {name: name.removeprefix(PREFIX).lower() for name in sorted(environ) if name.startswith(PREFIX)}
     return [
-        # Search for a similar name without the prefix OUTBOX_, because the prefix would make all names similar.
+        # Compare names without the prefix OUTBOX_, because with it all names are similar.
         f"{name} is not a setting"
         + "".join(f"; did you mean {variable(near)}?" for near in get_close_matches(short, known, n=1))
         for name, short in named.items()

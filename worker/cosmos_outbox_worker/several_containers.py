@@ -1,9 +1,9 @@
 """
-Several containers: run one worker for each container in one process. If a worker fails, it is started again, and the others go on.
+Several containers: run one worker for each container in one process. If a worker fails, it is started again, and the other workers go on.
 
-The workers share the Cosmos DB client, the memory for pages that are read ahead, the health server and the metrics. Each worker has its
-own leases, parked keys, heartbeats and links to its topic, as in a process of its own. So workers in such a process and workers in
-processes of their own can share the leases of a container.
+The workers share the Cosmos DB client, the memory for pages of events that are read in advance, the health server and the metrics. Each
+worker has its own leases, parked keys, heartbeats and links to its topic, as if it ran alone in a process. So a container may have some
+workers in such a process and some that run alone, and all of them share its leases.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Workers(Program[Any, Any]):
         self._each = {one.cosmos_container: one for one in settings.each()}
         self._vitals = {name: WorkerVitals(one) for name, one in self._each.items()}
         super().__init__(next(iter(self._vitals.values())), first)
-        # With more than four containers, poll the lag less often: one such poll costs as much as twenty idle polls of the change feed.
+        # With more than four containers, poll the number of waiting changes less often. One such poll costs as much as twenty polls of
+        # a change feed without changes.
         for vitals in self._vitals.values():
             vitals.poll_interval *= min(max(1, len(self._each) / _FEW), _FEW)
         self._measured = dict.fromkeys(self._each, first)
@@ -49,7 +50,8 @@ class Workers(Program[Any, Any]):
         self._connection, self._running, self.search = connection, dict[str, Worker](), self._search
         self._stopping = asyncio.Event()
         budget = Budget(memory_budget(), leases=self._leases_owned)
-        self._shared = {"budget": budget, "blocked_loop_after": timedelta(days=1)}  # `run` watches the loop
+        # `run` watches the event loop for all workers. A limit of a day switches off the watch of each single worker.
+        self._shared = {"budget": budget, "blocked_loop_after": timedelta(days=1)}
 
     async def run(self) -> None:
         with watch_loop(self.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
@@ -79,7 +81,10 @@ class Workers(Program[Any, Any]):
         return sum(one.processor.leases_owned for one in self._running.values())
 
     async def _keep_running(self, settings: Settings) -> None:
-        """Run the worker of one container until the drain. If the worker cannot start or fails, start it again after a pause."""
+        """
+        Run the worker of one container until the process is asked to stop. If the worker cannot start or fails, start it again after a
+        pause.
+        """
         name = settings.cosmos_container
         CONTAINER.set(name)
         vitals, telemetry, seconds = self._vitals[name], self._measured[name], settings.stalled_seconds / 2
@@ -101,7 +106,7 @@ class Workers(Program[Any, Any]):
                 telemetry.observed = vitals.snapshot()
                 with suppress(TimeoutError):
                     await within(seconds, self._stopping.wait())
-            except TimeoutError:  # the drain began before the worker was open
+            except TimeoutError:  # the process was asked to stop before this worker was built
                 pass
             finally:
                 self._running.pop(name, None)
@@ -113,8 +118,8 @@ async def assemble_workers(settings: Settings) -> AsyncIterator[Workers]:
     Open the resources that the workers of all containers share, yield the workers as one program, and close the resources at the end.
 
     Raises:
-        ConfigurationError: settings contradict each other. An error of a single container is not raised: its worker is tried again,
-            and the process is not ready until then.
+        ConfigurationError: settings contradict each other. An error of a single container is not raised: its worker is started again
+            and again, and the process is not ready until that succeeds.
     """
     first = settings.each()[0]
     opening = open_process(settings, container=first.cosmos_container)
@@ -133,7 +138,8 @@ def running_workers(
     """
     Run the workers of several containers inside another program, as `running_worker` does for one container.
 
-    The snapshot of the result has the snapshot of each container in `of`. It is unready if one of these is unready.
+    `snapshot()` of the result has the attribute `of`: the snapshot of each worker, by the name of its container. The process is unready
+    if one of the workers is unready.
 
     Args:
         settings: the settings. Defaults to those of the environment.

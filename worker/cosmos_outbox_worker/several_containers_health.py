@@ -1,4 +1,7 @@
-"""Health of several containers: merge the health of the workers of one process, and list a cause once if several workers have it."""
+"""
+Health of several containers: merge the health of the workers of one process. A cause that several workers report is listed once.
+`several_containers.py` runs these workers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Snapshots(State):
 
 
 def merge_snapshots(of: Mapping[str, Snapshot]) -> Snapshots:
-    """Return the health of a process from that of its workers, which are given by the names of their containers."""
+    """Return the health of a process from the health of its workers. The keys of `of` are the names of their containers."""
     first, phases = next(iter(of.values())), {one.phase for one in of.values()}
     errors = [replace(one, text=f"{name}: {one.text}") for name in of for one in of[name].errors]
     return Snapshots(

@@ -1,5 +1,6 @@
 """
-Shared health: the part of health that workers and consumers have in common, collected from records and from polls.
+Shared health: decide whether a worker or a consumer is ready, from its records and from regular reads of Cosmos DB (polls).
+`worker_health.py` and `consumer_health.py` find the causes that only workers or only consumers have.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cosmos_outbox_worker.settings import Settings
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
-# The subjects of the polls, as error reports and health texts name them
+# The polls (regular reads of Cosmos DB) by what they read. Error reports and texts about the health contain these words.
 WAITS, PARKED, WORKERS = "what waits", "what is parked", "the other workers"
 
 
@@ -38,7 +39,7 @@ class ParkedSummary:
 
     count: the number of parked keys.
     keys: the parked keys; empty if there are too many of them to keep.
-    causes: what the failures of the parked keys have in common.
+    causes: the errors because of which keys were parked, each with the number of its keys.
     unreadable: the error for each key whose document cannot be read, by partition key.
     events: the number of events that the parked keys hold; None if a key cannot be read.
     oldest_at: the time at which the oldest key was parked; None if there is no key, or no key has a time.
@@ -84,7 +85,10 @@ class State:
     mine: tuple[LeaseStatus, ...] = ()
 
     def find_causes(self) -> Iterator[Cause]:
-        """Yield all known causes that keep work from going on, in any order. A cause may be yielded several times; `causes` merges them."""
+        """
+        Yield all known causes that keep events or messages waiting, in any order. A cause may be yielded several times. `causes` merges
+        them.
+        """
         yield from self.own()
         if self.parked is None and self.parked_at is not None and not self.own():
             yield Cause(kind="unknown", said="Parked keys could not be listed.", since=self.parked_at)
@@ -95,7 +99,7 @@ class State:
         return merge_causes(of_own_work(self.at, self.instance, self.failing, self.mine))
 
     def causes(self) -> tuple[Cause, ...]:
-        """Return all known causes that keep work from going on, in this process and in others: each once, the worst first."""
+        """Return all known causes that keep events or messages waiting, in this process and in others: each once, the worst first."""
         return merge_causes(self.find_causes())
 
     @property
@@ -116,17 +120,17 @@ SnapshotT = TypeVar("SnapshotT", bound=State)
 
 class Vitals(Generic[SnapshotT]):
     """
-    Collects the health of a worker or a consumer from its records and polls. It is registered as a hook, so it is called with records.
+    Collects the health of a worker or a consumer from its records and polls. As a hook, it is called with each record that is reported.
 
-    Only the call with a record is safe in other threads than that of the event loop.
+    Other threads than that of the event loop may call it with a record, but must not call its methods.
 
     Args:
         settings: the settings of the process, with its name and the time that it may be without progress.
         utcnow: returns the wall-clock time, for times that people read.
     """
 
-    name: str  # the kind of process, for texts to people
-    processor: Any  # the processor that does the work; the assembly sets it
+    name: str  # the kind of process, in texts for people
+    processor: Any  # the processor that does the work, from which the snapshot reads leases or sessions
 
     def __init__(
         self, settings: Settings, *, utcnow: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -144,7 +148,7 @@ class Vitals(Generic[SnapshotT]):
         self._errors = RecentErrors()
         self.found_at_start: tuple[Cause, ...] = ()
         self.blind = set[str]()  # the polls whose last attempt failed
-        # For each subject that fails: the cause, the time of its first failure, and the time at which the failure counts as over
+        # For each part that fails now, such as a poll: the cause, when it failed first, and when the failure counts as over.
         self._failing: dict[Hashable, tuple[Cause, float, float]] = {}
 
     def __call__(self, record: Record) -> None:
@@ -164,7 +168,7 @@ class Vitals(Generic[SnapshotT]):
         self._hear(record, self._loop.time())
 
     def _hear(self, record: Record, now: float) -> None:
-        """Update the part of the health that only a worker or only a consumer has. Subclasses implement this."""
+        """Update from a record the part of the health that only a worker or only a consumer has. Subclasses implement this."""
         raise NotImplementedError
 
     def snapshot(self) -> SnapshotT:
@@ -172,15 +176,17 @@ class Vitals(Generic[SnapshotT]):
         raise NotImplementedError
 
     def note_draining(self) -> None:
-        """Note that the process was asked to stop, so that it counts as draining."""
+        """Note that the process was asked to stop and finishes its work, so that its phase is "draining"."""
         self._draining = True
 
     def note_end(self, error: BaseException | None) -> None:
-        """Note that the process has ended, with the error that ended it, or None if it drained."""
+        """Note that the process has ended, with the error that ended it, or None if it finished its work."""
         self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
     def note_parked(self, parked: ParkedSummary) -> None:
-        """Store the result of a poll of parked keys. If there are more than a hundred, keep their number and not the keys."""
+        """
+        Store the result of a poll of parked keys. If there are more than a hundred, keep their number and not the keys, to save memory.
+        """
         if len(parked.keys) > _MOST_KEYS:
             parked = replace(parked, keys=())
         self._parked = (parked, self._utcnow(), self._loop.time())
@@ -199,27 +205,35 @@ class Vitals(Generic[SnapshotT]):
 
     def due_in(self, _what: str) -> float:
         """
-        Return in how many seconds, at the latest, a subject has to be polled again. Infinity means that the usual interval is enough.
+        Return the longest time in seconds until the next poll of something, such as "the other workers". Infinity means that the usual
+        interval is short enough.
         """
         return math.inf
 
     def _unseen(self, polled_at: float, what: str) -> timedelta:
-        """Return the time since a subject was last polled successfully if its polls fail or get no answer. Otherwise return zero."""
+        """
+        Return how old the result of a poll is, if the poll fails or gets no answer now. Return zero if the poll succeeds.
+
+        Args:
+            polled_at: the time of the last poll that succeeded.
+            what: what the poll reads.
+        """
         since = timedelta(seconds=self._loop.time() - polled_at)
-        away = "heartbeats" in self._failing  # these polls time out sooner
+        # If heartbeats fail, Cosmos DB does not answer. The time limit of a heartbeat is the shortest, so in an outage heartbeats fail first.
+        away = "heartbeats" in self._failing
         late = since > self.poll_interval + (self.poll_interval if away else self.stalled_after)
         return since if late or what in self.blind else timedelta(0)
 
     def fails(self, what: Hashable, cause: Cause, *, lasts: float = math.inf) -> bool:
         """
-        Note that a subject fails. Return whether it did not fail before.
+        Note that a part of the process fails. Return whether the failure is new.
 
-        If an earlier failure of the subject made the process unready, the process stays unready until the subject works again.
+        If an earlier failure of this part made the process unready, the process stays unready until the part works again.
 
         Args:
-            what: the subject, such as a lane or a poll.
+            what: the part, such as a poll or a lane (one of the parallel senders).
             cause: why it fails.
-            lasts: after how many seconds the failure counts as over. Defaults to never: only `works` ends it.
+            lasts: after how many seconds the failure counts as over. Defaults to never: it lasts until `works` is called.
         """
         now, since = self._loop.time(), cause.since or self._utcnow()
         news = what not in self._failing
@@ -229,13 +243,16 @@ class Vitals(Generic[SnapshotT]):
         return news
 
     def lasting(self, what: Hashable) -> Iterator[Cause]:
-        """Yield the cause of a subject that has failed for longer than OUTBOX_STALLED_SECONDS, marked as making the process unready."""
+        """
+        Yield the cause of a part that has failed for longer than OUTBOX_STALLED_SECONDS, such as "receiving". The process is unready
+        because of this cause.
+        """
         for cause, began_at, _ in [self._failing[what]] if what in self._failing else ():
             if self._loop.time() - began_at > self._stalled_seconds:
                 yield replace(cause, stands=True, unready=True)
 
     def works(self, what: Hashable, *, so: bool = True) -> None:
-        """Note that a subject works, so that its failure is over. With `so=False`, do nothing."""
+        """Note that a part of the process works, such as a poll, so that its failure is over. With `so=False`, do nothing."""
         if so:
             self._failing.pop(what, None)
 

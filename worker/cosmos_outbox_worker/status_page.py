@@ -1,5 +1,6 @@
 """
 The status page: render the health of a worker or a consumer as HTML, with problems first. The page works without JavaScript.
+`shared_health.py` and `causes.py` decide what a problem is.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
 _MOST_CHARACTERS = 500
-# These characters are replaced on the page. Control characters, except tab and newline, can change the terminal of a reader who fetches
-# the page with curl. The control characters of bidirectional text can show the text after them in reverse.
+# The page replaces these characters, because texts in events may contain them. Control characters (except tab and newline) can change the
+# terminal of a reader who fetches the page with curl. The control characters of bidirectional text can show the next text in reverse.
 _CONTROLS = (*range(9), *range(11, 32), *range(0x7F, 0xA0))
 _TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
@@ -40,7 +41,7 @@ def page_of(
     Args:
         snapshot: the health of the worker or consumer, or of the workers of several containers.
         container: the container to show, if there are several. Defaults to None: an overview of all containers.
-        key: the partition key that the reader asked for, "" if none. Defaults to None: the page has no form that asks for a key.
+        key: the partition key that the reader entered in the form, or "". Defaults to None: the page has no form in which to enter a key.
         found: what became of that key.
     """
     option = ""
@@ -82,7 +83,7 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
 def _state(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
     if worker == snapshot.instance:
         return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
-    # A worker without heartbeats, of an old version or of another SDK, is known only from the leases that it owns.
+    # A worker of an old version or of another SDK writes no heartbeats. The page knows such a worker only from the leases that it owns.
     state = other.state(owns=owns) if other else ""
     return state, f"{duration_text(other.silent_for)} ago" if other else "by its leases"
 
@@ -106,6 +107,7 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": clock_time}
 _TEMPLATES.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
-# The templates use this test to tell that an event is too large: the broker would refuse it again after a release.
+# With this Jinja test, a template recognises the error of an event that is too large. It then advises to release the key with an edited
+# payload, because Service Bus would refuse the same event again.
 _TEMPLATES.tests["too_large"] = re.compile("too large|exceeds the limit|message-size-exceeded").search
 _TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": readable_time}

@@ -1,5 +1,6 @@
 """
-Telemetry: create the OpenTelemetry metrics and spans of a worker or a consumer, and export them.
+Telemetry: create the OpenTelemetry metrics and spans of a worker or a consumer, and export them. `metric_series.py` computes the
+metrics' values.
 
 Metrics are always available to Prometheus. If environment variables name an OTLP endpoint or Azure Monitor, metrics and spans are sent
 there, too.
@@ -43,9 +44,9 @@ from cosmos_outbox_worker.version import version
 SENT, CONSUMED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
 OPERATIONS, CHARGES = "messaging.client.operation.duration", "azure.cosmosdb.client.operation.request_charge"
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
-_EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter without an answer
-# Settings for the Azure Monitor exporter. It does not export logs, which go to standard error only. Its own statistics and its remote
-# configuration are off, because in a closed network they would only log failures.
+_EXPORT_SECONDS = 3.0  # how long a process that ends waits for its exporters, which may get no answer
+# Settings for the Azure Monitor exporter. Logs are not exported, because they go to standard error. The exporter's own statistics and its
+# remote configuration are off, because in a network without internet access they would only log failures.
 _QUIET = {
     "OTEL_LOGS_EXPORTER": "none",
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
@@ -59,9 +60,9 @@ _WORDS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("seri
 
 class Telemetry:
     """
-    The OpenTelemetry instruments of a process. It is registered as a hook: each record that it is called with is counted.
+    The OpenTelemetry instruments of a process. As a hook, it is called with each record that a worker or consumer reports, and counts it.
 
-    The event loop sets `observed` to the last health snapshot, from which any thread reads the gauges.
+    The event loop sets `observed` to the last health snapshot. The threads of exporters read the values of the gauges from it.
 
     Args:
         provider: creates the instruments.
@@ -85,7 +86,7 @@ class Telemetry:
         self._of = {"outbox.container": container} if container else {}
         self._family = [] if family is None else family
         self._family.append(self)
-        self.observed: Any = None  # the last snapshot
+        self.observed: Any = None  # the last health snapshot
         self.tracer_provider = spans = tracer_provider or trace.NoOpTracerProvider()
         self._registry = shown = registry or CollectorRegistry()
         # A function that creates the telemetry of another container of the same process
@@ -150,7 +151,8 @@ class Telemetry:
             topic: self._of | messaging_attributes("send", topic, None, server_address, system=system)
             for topic in topics
         }
-        for named in of.values():  # at zero from the start, so that an alert sees a rise
+        # Start each series at zero: an alert on an increase would miss a series whose first value is 1.
+        for named in of.values():
             self._messages.add(0, named)
 
         @contextmanager
@@ -196,7 +198,8 @@ class Telemetry:
     def _reading(
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        # OpenTelemetry calls only the callback of the telemetry that created the gauge first, so that one reads the values of all.
+        # If several containers create the same gauge, OpenTelemetry calls only the callback of the first one. So each callback returns
+        # the values of all containers.
         return lambda _: [seen for one in self._family for seen in one.gauge_values(read)]
 
 
@@ -225,14 +228,14 @@ def open_telemetry(
         "service.version": version(),
         "service.instance.id": instance,
     }
-    # Merge the attributes here, so that those from OTEL_RESOURCE_ATTRIBUTES win: the SDK would let the ones in the code win.
+    # Merge the attributes here, so that OTEL_RESOURCE_ATTRIBUTES can override `ours`. The SDK would let `ours` override the variable.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
     with ExitStack() as stack:
         tracers: Any = None
         meters: Any = None
         try:
-            # Leave out the three scope labels of each series: there is only one scope, so they would all be equal.
+            # Leave out the three labels that name the instrumentation scope: all series have the same scope, so the labels say nothing.
             readers: list[MetricReader] = [
                 PrometheusMetricReader(registry=registry, scope_info_enabled=False)
             ]
@@ -246,7 +249,7 @@ def open_telemetry(
             if os.environ.get(AZURE_MONITOR) and configured:
                 _logger.warning(
                     "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure "
-                    "Monitor once: this worker or consumer exports metrics to Prometheus and OTLP alone"
+                    "Monitor only once: this worker or consumer exports metrics to Prometheus and OTLP, not to Azure Monitor"
                 )
             elif os.environ.get(AZURE_MONITOR):
                 _configure_azure_monitor(
@@ -256,7 +259,8 @@ def open_telemetry(
                     metric_readers=readers,
                     span_processors=processors,
                 )
-                # Use the providers that the package has set. It sets none for a signal that an OTEL variable switches off.
+                # Use the providers that the Azure Monitor package has set. If an OTEL variable switches off traces or metrics, the
+                # package sets no provider for them.
                 tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
             if not isinstance(tracers, TracerProvider):
                 tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -277,8 +281,8 @@ def open_telemetry(
 
 def _goes_by_otlp(signal: str) -> bool:
     """
-    Return whether the environment asks to export a signal, such as METRICS, by OTLP over HTTP. The exporter reads the endpoint and
-    all other variables itself.
+    Return whether the OTEL variables ask to export METRICS or TRACES by OTLP over HTTP. The exporter itself reads the endpoint and the
+    other variables.
     """
     exporter = os.environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
     endpoint, protocol = (
@@ -288,10 +292,11 @@ def _goes_by_otlp(signal: str) -> bool:
     if not endpoint or exporter == "none":
         return False
     supported = exporter == "otlp" and protocol in (None, "", "http/protobuf")
-    if not supported:  # some clusters set such variables for all of their pods
+    # Warn and go on: a cluster may set these variables for all pods, and this worker or consumer has to run.
+    if not supported:
         _logger.warning(
             "telemetry.unsupported OTEL_%s_EXPORTER must be otlp, and OTEL_EXPORTER_OTLP_PROTOCOL http/protobuf, which "
-            "collectors take at port 4318; nothing is exported",
+            "collectors take at port 4318; this signal is not exported",
             signal,
         )
     return supported
@@ -302,7 +307,8 @@ def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> No
     Set the global OpenTelemetry providers of the process to those of the Azure Monitor package.
 
     Args:
-        sign_in: closes the default Azure credential, with which the exporter signs in. None means that it uses no credential.
+        sign_in: the stack that closes the default Azure credential, with which the exporter signs in. If it is None, the exporter uses no
+            credential.
         options: arguments of `configure_azure_monitor`.
 
     Raises:
@@ -321,19 +327,20 @@ def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> No
         configure_azure_monitor(
             **options,
             credential=sign_in and sign_in.enter_context(DefaultAzureCredential()),
-            # Drop what cannot be sent, as with OTLP, and do not store it on disk: no process would ever delete it there.
+            # Drop telemetry that cannot be sent, as the OTLP exporter does. If it were stored on disk, no process would ever delete it.
             disable_offline_storage=True,
             enable_live_metrics=False,
             enable_performance_counters=False,
-            # Make no spans of requests of the Azure SDKs: otherwise each poll of the change feed would become a span.
+            # Create no spans for the requests of the Azure SDKs, because each poll of the change feed would become a span.
             instrumentation_options={"azure_sdk": {"enabled": False}},
         )
-    except ValueError as error:  # the error does not show the string
+    # This error of the SDK does not show the connection string, which is a secret.
+    except ValueError as error:
         raise ConfigurationError(f"{AZURE_MONITOR}: {error}") from error
 
 
 def _shut_down_in_time(shutdown: Callable[[], None]) -> None:
-    # Shut down in a daemon thread and wait a few seconds: the SDK may wait for its exporters for ever, but the process has to end.
+    # Shut down in a daemon thread, and wait for it only a few seconds: the SDK may wait for an exporter for ever, but the process must end.
     ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
     ending.start()
     ending.join(_EXPORT_SECONDS)

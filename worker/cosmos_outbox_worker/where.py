@@ -1,12 +1,12 @@
 """
 Where: find out what became of the events or messages of one partition key, for `cosmos-outbox where` and the status page.
 
-The answer names the last commit of the key, the events that are sent or wait, and those that are parked and why; of a consumer, the
-messages that it handled.
+The answer names the last commit of the key, the events that are sent or wait, and the events that are parked and why. For a consumer, the
+answer names the messages that it handled.
 
-The reads are in this order: the documents of the key, then its lease, then the change feed behind that lease, then the parked store. So an
-event that is committed during the reads may be missing from the answer, but no event that waits is reported as sent. The only exception is
-an event that was committed just before: the replica that answered for the change feed may not have it yet.
+This module reads the documents of the key first, then the lease, then the changes after the lease's position, then the parked store. In
+this order, an event that is committed meanwhile may be missing from the answer, but no waiting event is reported as sent. There is one
+exception: an event that was committed just before may not be in the replica from which the change feed is read.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ from cosmos_outbox_worker.readable_times import readable_time
 
 _MOST_DOCUMENTS, _MOST_PAGES = 100, 20
 _LONGEST_SECONDS = 8.0
-_FIELDS = "c.id, c.type, c._ts, c.version, c.meta, c.data.action, c.messageId"  # an event's data may be large
+# Do not read the whole `data` of an event, which may be large.
+_FIELDS = "c.id, c.type, c._ts, c.version, c.meta, c.data.action, c.messageId"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyReport:
     """
-    The answer about a partition key.
+    What `cosmos-outbox where` found out about a partition key.
 
     facts: the answer as a dictionary for JSON.
     said: the answer as sentences for people.
     rows: a row for each event or message, newest first.
-    known: whether anything is stored for the key. If not, the only sentence says so.
+    known: whether anything is stored for the key. If nothing is stored, `said` has one sentence, which says so.
     """
 
     facts: Mapping[str, Any]
@@ -54,16 +55,17 @@ class KeyReport:
     known: bool = True
 
 
-# A function that finds out what became of a key. Its arguments are the key and, if there are several, the container.
+# A function that finds out what became of a key. Its arguments are the key, and the container if there are several.
 Search = Callable[[str, str | None], Awaitable[KeyReport]]
-# The lease of a key's range (None if there is none), the ids of the key's events that wait behind the lease's position, and whether more
-# events may wait
+# What waits for a key, as three values: the lease of the key's range (or None), the ids of the events after the lease's position, and
+# whether more events may wait.
 Behind = tuple[Lease | None, frozenset[str], bool]
 
 
 def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitable[KeyReport | None]]:
     """
-    Wrap a search so that only one runs at a time. This limits the request units that clients of the status page can use up.
+    Wrap the search for a key's events so that only one search runs at a time. This limits the request units that clients of
+    the status page can use up.
 
     If the search fails or takes too long, the answer is a report with one sentence that says so.
     """
@@ -141,12 +143,12 @@ def of_events(
     records: Mapping[str, ParkedEvent],
 ) -> KeyReport:
     """
-    Return the report about a key from what was read of it.
+    Return the report about a key from the documents, the lease and the parked events that were read.
 
     Args:
         key: the key.
         stored: the key's entities and events in the data container.
-        behind: the lease of the key's range, and the events that wait behind it.
+        behind: the lease of the key's range, and the key's events after the lease's position, which still wait.
         parked: the parked key; None if the key is not parked.
         records: the documents of the events in the parked store, by event id.
     """
@@ -194,7 +196,7 @@ def _report(facts: Mapping[str, Any], said: Sequence[str], rows: Any, known: boo
 async def _newest(
     outbox: Connection, key: PartitionKey, where: str, values: Mapping[str, Any]
 ) -> Sequence[Document]:
-    """Return the newest documents of a key. The query sorts by `_ts`, which every container has in its index."""
+    """Return the newest documents of a key. The query sorts by `_ts`, the time of the last write, which every container indexes."""
     sql = f"SELECT TOP {_MOST_DOCUMENTS} {_FIELDS} FROM c WHERE {where} ORDER BY c._ts DESC"  # noqa: S608 - texts of ours
     page = CosmosStore(outbox.data).query(
         sql, values, partition_key=key, page_size=_MOST_DOCUMENTS, continuation=None
@@ -208,7 +210,8 @@ async def _behind(outbox: Connection, key: PartitionKey) -> Behind:
     covering = [one for one in leases if one.range is not None and one.range.overlaps(place)]
     if not covering:
         return None, frozenset(), False
-    # During a split, two leases may cover the key's range. Take the one whose position is lower, so that no waiting event counts as sent.
+    # When Cosmos DB splits a range, two leases may cover the key for a while. Take the lease with the lower position, so that no waiting
+    # event counts as sent.
     lease = min(covering, key=lambda one: lsn_of(one.continuation) or 0)
     read = partial(outbox.feed.read_page, place, container_rid=container.container_rid, start=start_of(lease))
     ids, position = set[str](), lease.continuation
@@ -246,7 +249,8 @@ def _state_of_key(parked: ParkedKey | None, key: str, option: str = "") -> str:
 
 
 def _meta(event: Document) -> Mapping[str, Any]:
-    return event.get("meta") or {}  # events of the .NET sample have no meta
+    # Events of another program, such as Microsoft's .NET sample, may have no `meta`.
+    return event.get("meta") or {}
 
 
 def _order(event: Document) -> tuple[int, ...]:

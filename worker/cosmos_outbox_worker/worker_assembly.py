@@ -41,8 +41,8 @@ def running_worker(
     """
     Run the worker inside another program for as long as the block lasts. The end of the block drains the worker.
 
-    This installs no signal handlers and does not configure logging. If the worker fails, it ends, and its snapshot is unready and says
-    why.
+    No signal handlers are installed, and logging is not configured. If the worker fails, it ends, and `snapshot()` gives the reason as
+    `unready`.
 
     Args:
         settings: the settings. Defaults to those of the environment.
@@ -65,8 +65,8 @@ async def assemble_worker(settings: Settings) -> AsyncIterator[Worker]:
     Open the resources that the settings name, yield a worker that is ready to run, and close the resources at the end.
 
     Raises:
-        ConfigurationError: settings contradict each other, or a container is missing or cannot be used. Also if
-            OUTBOX_DELETE_AFTER_PUBLISH is set and other processors have leases, because these may not have read the events.
+        ConfigurationError: settings contradict each other, or a container is missing or cannot be used. This is also raised if
+            OUTBOX_DELETE_AFTER_PUBLISH is set and other processors have leases: events would be deleted before they read them.
     """
     async with open_parts(settings) as parts:
         yield await build_worker(parts, WorkerVitals(settings))
@@ -99,18 +99,18 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
             return "the parked container notes that this processor had leases"
         return None
 
-    # Ignore a store that does not answer: the processor will wait for the store, and deletes no event until then.
+    # If Cosmos DB does not answer this check, start all the same: the worker then waits for Cosmos DB, and deletes nothing meanwhile.
     with suppress(StoreError):
         if settings.delete_after_publish and (found := await retry_reads(connection.others, RetryOptions())):
             raise ConfigurationError(
                 f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
-                "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
+                "would be deleted before these processors read them. Unset it, or delete the leases of a processor that is no longer in use."
             )
     parking = None if parked is None else Parking(parked)
     deletion = await stack.enter_async_context(
         Deletion(
             Relay(publisher, parking=parking, notify=notify).handle,
-            CosmosStore(connection.data),  # this store only deletes, under the keys of the events
+            CosmosStore(connection.data),  # the processor uses it only to delete events that were sent
             delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
             others=connection.others,
             notify=notify,
@@ -131,8 +131,8 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
 
 def processor_options(settings: Settings) -> ProcessorOptions:
     """Return the options of the change feed processor that follow from the settings of a worker."""
-    # With a ceiling of messages a second, read only so many events in a page that sending them takes at most a second. Then a drain does
-    # not wait long, and does not break off a page, of which a part would be sent again.
+    # If OUTBOX_SEND_RATE limits the messages a second, read at most as many events at once as can be sent in a second. A worker that is
+    # asked to stop can then finish its page. The events of an unfinished page would be sent again.
     most = 1000 if settings.send_rate is None else min(1000, max(1, int(settings.send_rate)))
     return ProcessorOptions(
         max_items=most,
@@ -142,7 +142,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         memory_bytes=memory_budget(),
         wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.acquire_seconds),
-        # 17/60 of the expiration, as in the defaults of the .NET SDK
+        # The defaults of the .NET SDK have the same ratio: 17 s to renew a lease that expires after 60 s.
         renew_interval=timedelta(seconds=settings.lease_expiration_seconds * 17 / 60),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
         recent_poll_interval=timedelta(seconds=settings.recent_poll_seconds),
@@ -151,13 +151,14 @@ def processor_options(settings: Settings) -> ProcessorOptions:
 
 
 def memory_budget() -> int:
-    """Return how many bytes of memory the pages may take that are read ahead."""
+    """Return how many bytes of memory a worker may use for pages of events that it reads before it sends them."""
     # Use two fifths of the memory limit, because the process needs about 90 MiB before its first read, and Python frees memory late.
     return memory_limit() * 2 // 5
 
 
 def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
     """Return the memory limit of the Linux container (cgroup) in bytes, but at most 1 GiB. Return 512 MiB if there is no limit."""
-    with suppress(OSError, ValueError):  # the text "max" is no number
+    # The file `memory.max` exists only on Linux. If the container has no memory limit, the file contains the text "max".
+    with suppress(OSError, ValueError):
         return min(int(limit.read_text()), _MOST_MEMORY)
     return _MOST_MEMORY // 2

@@ -1,5 +1,7 @@
 """
-Worker health: collect from records and polls whether a worker makes progress, for the status page, the probes and the metrics.
+Worker health: find out whether a worker makes progress, from the records that it reports and from regular reads of Cosmos DB (polls). The
+status page, the probes and the metrics show the result. `shared_health.py` decides whether a process is ready, from the causes (`causes.py`)
+that are found here.
 """
 
 from __future__ import annotations
@@ -52,11 +54,11 @@ class Snapshot(State):
     lag_at: the time of the last poll of the lag.
     unseen: the time for which polls of the lag have failed; zero while they succeed. Waiting changes are older by this time than `lag`
         says, and there may be more of them.
-    ceiling: how many messages a second the worker may send; None if there is no limit.
-    held: the time for which the ceiling has held messages back without a pause.
+    ceiling: how many messages a second the worker may send (OUTBOX_SEND_RATE); None if there is no limit.
+    held: for how long the limit OUTBOX_SEND_RATE has delayed messages without interruption.
     event_ttl: the time to live of events. An event that is not sent within this time is lost.
     others: the heartbeats of the other workers; None before the first poll of them, and while these polls fail.
-    of_fleet: a sentence for each alarm about the fleet, and for each setting in which its workers differ.
+    of_fleet: a sentence for each alarm that workers of this processor raise, and for each setting in which they differ.
     """
 
     processor: str
@@ -73,7 +75,7 @@ class Snapshot(State):
     of_fleet: tuple[str, ...] = ()
 
     def find_causes(self) -> Iterator[Cause]:
-        yield from State.find_causes(self)  # super() fails in a dataclass with slots
+        yield from State.find_causes(self)  # not `super()`, which fails in a dataclass with slots
         yield from of_fleet(self.of_fleet)
         if self.unseen and not self.own():
             yield Cause(kind="unknown", since=self.at - self.unseen)
@@ -88,8 +90,8 @@ class Snapshot(State):
 
     def leases(self) -> list[LeaseView]:
         """
-        Return all leases for the status page, those in trouble first. The state of the worker's own leases is current. The other
-        leases are as the last poll found them.
+        Return all leases for the status page, leases with a problem first. The state of this worker's own leases is current. The state
+        of the other leases is what the last poll found.
         """
         stopped = {what: one for one in reversed(self.causes()) for _, what in one.stops}
         polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
@@ -105,7 +107,7 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                # A lease that is ahead of its range shows its own error, because each such lease has another position.
+                # A lease whose position is beyond the end of its range shows its own error, because this error names the position.
                 error=(lag and lag.ahead) or (_brief(cause) if cause else error or ""),
                 trouble=bool(cause or error or self.unseen),
                 lag=None if self.unseen else lag,
@@ -120,7 +122,8 @@ class Snapshot(State):
         for lag in polled.values():
             state = "unknown" if self.unseen else "elsewhere" if lag.owner else "no owner"
             if lag.owner == self.instance:
-                state = "no longer of this worker"  # the worker knows this before the next poll does
+                # The last poll still names this worker as the owner, but the worker has lost the lease since.
+                state = "no longer of this worker"
             views.append(view(lag.token, lag.owner, state, lag))
         # Sort tokens by length first: the tokens of partitions are numbers, so "9" has to come before "10".
         return sorted(views, key=lambda view: (not view.trouble, len(view.token), view.token))
@@ -128,7 +131,7 @@ class Snapshot(State):
 
 def _brief(cause: Cause) -> str:
     """
-    Return the text about a cause for the row of a lease. If the cause stops several leases, return the shorter of its two texts,
+    Return the text about a cause for the row of a lease on the status page. If the cause stops several leases, return a short text,
     because the top of the page has the full text.
     """
     texts = filter(None, (cause.said, cause.words["what"]))
@@ -144,22 +147,24 @@ def _state(status: LeaseStatus) -> str:
 
 
 class WorkerVitals(Vitals[Snapshot]):
-    """Collects the health of a worker from its records and polls. It is registered as a hook of the worker."""
+    """Collects the health of a worker from polls, and from the records that the worker reports to it."""
 
     name = "worker"
-    processor: Any = None  # for several containers, one processor may not be open yet
+    # The processor is None until the worker is built. With several containers, the status page is served before that.
+    processor: Any = None
     ceiling: Ceiling | None = None
 
     def __init__(self, settings: Settings, **clock: Any) -> None:
         super().__init__(settings, **clock)
         self._balanced_at: float | None = None
-        self._held_since = self._utcnow()  # the time since which the ceiling holds messages back
+        self._held_since = self._utcnow()  # the time since which OUTBOX_SEND_RATE holds messages back
         self.fails("leases", _STARTING)
-        self._untaken = (_STARTING, 0.0)  # why leases could not be taken, and until when that holds
+        # Why the worker could not acquire leases, and until when this counts as the reason.
+        self._untaken = (_STARTING, 0.0)
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
         self.fleet = FleetWatch(settings)
-        # For each lease: the age of the oldest waiting change, and the time at which it was read
+        # For each lease: the age of the oldest waiting change, and the time at which this age was read.
         self._ages: dict[str, tuple[timedelta, float]] = {}
 
     def _hear(self, record: Record, now: float) -> None:
@@ -168,7 +173,8 @@ class WorkerVitals(Vitals[Snapshot]):
             self.works(("lane", record.lane))
             self.works(("lane", None))
         elif isinstance(record, PublishFailed | TopicFull):
-            lasts = (record.delay_seconds or 0.0) + 90.0  # an attempt takes up to a minute
+            # The failure is shown until the next attempt has ended. That takes up to a minute after the delay, so 90 s are enough.
+            lasts = (record.delay_seconds or 0.0) + 90.0
             self.fails(("lane", record.lane), cause_of(error_line(record.error)), lasts=lasts)
         elif isinstance(record, LeasesBalanced) and record.error is not None:
             self.fails("leases", cause := cause_of(error_line(record.error)))
@@ -179,17 +185,18 @@ class WorkerVitals(Vitals[Snapshot]):
         self.fleet.note_record(record, now)
 
     def note_restart(self) -> None:
-        """Note that the worker failed and will be started again. The record that follows has the error."""
+        """Note that the worker failed and will be started again. The caller then reports a record with the error."""
         self._end, self._balanced_at, self.processor = "", None, None
         self.fails("leases", _STARTING)
 
     def note_lag(self, lag: Lag) -> None:
-        """Store the result of a poll of the lag, and note whether the leases have disappeared."""
+        """Store how much waits in each range, as a poll found it, and note whether the leases have disappeared."""
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
         if lag.leases:
             self.works("no leases")
-        elif self._ages and not lag.damaged:  # without `_ages` this worker has seen no lease yet
+        # `_ages` has the leases of earlier polls. If there were leases and now there are none, they were deleted.
+        elif self._ages and not lag.damaged:
             self.fails("no leases", Cause(kind="no-leases", stands=True))
         self._ages = {
             one.lease: self._ages[one.lease]
@@ -213,7 +220,7 @@ class WorkerVitals(Vitals[Snapshot]):
 
     def note_workers(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
         """
-        Store the result of a poll of the heartbeats, and return the alarms that this worker raises about the fleet.
+        Store the heartbeats that a poll has read, and return the alarms that this worker raises after comparing the workers.
 
         Args:
             fleet: the heartbeats of the workers of this processor, this worker's first.
@@ -224,7 +231,7 @@ class WorkerVitals(Vitals[Snapshot]):
         return self.fleet.alarms
 
     def due_in(self, what: str) -> float:
-        # If a worker's heartbeat is late, poll again at the moment at which the worker would count as silent.
+        # If the heartbeat of another worker is late, poll again at the moment at which that worker would count as silent.
         others = self._others[0] if self._others and what == WORKERS else ()
         return min((one.silent_in for one in others if one.overdue), default=super().due_in(what))
 
@@ -274,8 +281,8 @@ class WorkerVitals(Vitals[Snapshot]):
             yield Cause(kind="ceiling", said=said, since=self._held_since)
 
     def _with_ages_now(self, lag: Lag, polled_at: float) -> Lag:
-        # If a range could not be read, add the time since it was last read to the age of its oldest change. If no change waited then,
-        # assume that one has waited since.
+        # If a range cannot be read, add the time since the last read to the age of its oldest waiting change. If no change waited at
+        # the last read, assume that a change was committed just after it.
         leases = []
         for one in lag.leases:
             age, seen_at = self._ages[one.lease]
