@@ -42,7 +42,7 @@ class Commands(TyperGroup):
         self.commands = {**listed, **self.commands}
 
     def load(self, name: str) -> Any:
-        """Import a command by its name, in place of the entry that the list of commands has for it."""
+        """Import the module of a command, and return the command. Until then, only the command's name and help text are known."""
         if name not in _COMMANDS:
             return self.commands[name]
         place, _, attribute = _COMMANDS[name][0].partition(":")
@@ -71,7 +71,7 @@ class Commands(TyperGroup):
             from cosmos_outbox.errors import ConfigurationError  # noqa: PLC0415 - as above
             from cosmos_outbox_worker.cli.running import fail  # noqa: PLC0415 - as above
 
-            # Recognise an error of click by its method, and not by its class: Typer may use a copy of click of its own.
+            # Recognise an error of click by its method `format_message`. Its class is no help, because Typer may contain a copy of click.
             told = getattr(error, "format_message", None)
             if told is None and not isinstance(error, ConfigurationError):
                 raise

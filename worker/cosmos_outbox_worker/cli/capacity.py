@@ -35,7 +35,7 @@ def plan_capacity(
 
     Args:
         given: the numbers of the load, by the names of the table `[given]` in `capacity.toml`, which has the defaults.
-        measured: measured numbers, which are used if they are not given. Defaults to none.
+        measured: measured numbers. Each is used only if `given` does not have it. Defaults to none.
         premium: whether the namespace has the tier Premium. Defaults to False: Premium only if Standard cannot take the load.
         prices: prices by the names of the table `[prices]`, and their `currency`. Defaults to none: no costs are computed.
 
@@ -75,8 +75,8 @@ def _check_numbers(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, (default, most) in rules.items():
         some = prices or default == 0 or values[name]
         if type(value := values[name]) not in (int, float) or not some or not 0 <= value <= most:
-            option, least = (name, "from 0") if prices else (f"--{name.replace('_', '-')}", "above 0")
-            raise UsageError(f"{option} has to be a number {least} and at most {most:,}, not {value}.")
+            option, bound = (name, "from 0") if prices else (f"--{name.replace('_', '-')}", "above 0")
+            raise UsageError(f"{option} has to be a number {bound} and at most {most:,}, not {value}.")
     return values
 
 
@@ -89,7 +89,10 @@ def _figure(unit: str, formula: str, basis: str, value: float | None) -> dict[st
 
 
 def _size(units: float) -> float:
-    """Return the smallest size of a Premium namespace with at least so many messaging units, or a multiple of the largest size."""
+    """
+    Return the smallest size of a Premium namespace that has at least this many messaging units. Above the largest size, 16, return the
+    next multiple of 16.
+    """
     return next((size for size in _SIZES if size >= units), _SIZES[-1] * math.ceil(units / _SIZES[-1]))
 
 

@@ -1,4 +1,4 @@
-"""The command `cosmos-outbox doctor`: check the Azure resources of an outbox, and say what to change."""
+"""The command `cosmos-outbox doctor`: check the Azure resources of an outbox, and say what to change. `doctor/` has the checks."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _EXIT_CODES = {
 async def doctor(
     *,
     api: Annotated[
-        bool, typer.Option("--api", help="Check what a program needs that commits events, as that program.")
+        bool, typer.Option("--api", help="Check what an application needs to commit; run as its identity.")
     ] = False,
     consumer: OfConsumer = None,
     expiration: Expiration = 60,
     as_json: AsJson = False,
 ) -> None:
     """
-    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 5: only the
-    processor's name is wrong, 3: a service did not answer.
+    Compare the live resources with what the outbox needs. Exit code 0: nothing or only notes, 1: warnings, 4: errors, 5: only
+    the processor's name is wrong, 3: a service did not answer.
 
     Tries with the current identity what a worker does: creates a document in the lease container and in the container of parked
     keys, and deletes it. With --api, tries only what an application does with the data container. With --consumer, checks a
     consumer's container, subscription or queue, and parked keys, without receiving a message. If the account refuses this program
     (an error) or does not answer (unknown), nothing else is checked.
     """
-    # Switch off the logs of the SDKs: they log each operation that fails, and the findings report these anyway.
+    # Switch off the logs of the SDKs: they log each failed operation, and the findings of this command report the same failures.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").addFilter(names_no_leak)
     found = Findings()

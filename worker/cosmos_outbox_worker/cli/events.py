@@ -1,4 +1,7 @@
-"""The command `cosmos-outbox events`: describe the messages that a service sends and handles, or compare it with a description."""
+"""
+The command `cosmos-outbox events`: describe the messages that a service sends and handles, or compare it with a description. The package
+`contract` makes the description and finds the differences.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from cosmos_outbox_worker.contract.declarations import import_declarations
 from cosmos_outbox_worker.exit_codes import ExitCode
 
 _CHECK = "Compare with this description in place of printing one; - is standard input."
-_ACCEPT = "With --check: what this event breaks is intended; repeat it for others."
+_ACCEPT = "With --check: ignore breaking changes of this event; may be repeated."
 app = typer.Typer(help="Events: the contract of a service with other teams.", no_args_is_help=True)
 
 
@@ -33,11 +36,11 @@ async def describe(
     *,
     check: Annotated[typer.FileText | None, typer.Option(metavar="FILE", help=_CHECK)] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="With --check: 1 where FILE is out of date.")
+        bool, typer.Option("--exact", help="With --check: exit code 1 if FILE is out of date.")
     ] = False,
     accept: Annotated[list[str] | None, typer.Option(metavar="EVENT", help=_ACCEPT)] = None,
     topic: Annotated[str | None, typer.Option(envvar="OUTBOX_TOPIC", help="The worker's topic.")] = None,
-    routes: Annotated[str, typer.Option(envvar="OUTBOX_ROUTES", help="The worker's routes.")] = "",
+    routes: Annotated[str, typer.Option(envvar="OUTBOX_ROUTES", help="The worker's OUTBOX_ROUTES.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """
@@ -55,7 +58,7 @@ async def describe(
         was = json.load(check)
         found = [one for one in breaks(was, now) if one.event not in (accept or ())]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"{check.name} is not a description that this command wrote: {error!r}.") from error
+        raise UsageError(f"{check.name} was not written by `events describe`: {error!r}.") from error
     lines = [f"{it.event}, {it.field or 'the event'}: {it.problem}. Remedy: {it.remedy}." for it in found]
     if was != now:
         given = [*(("--topic", topic) if topic else ()), *(("--routes", routes) if routes else ())]

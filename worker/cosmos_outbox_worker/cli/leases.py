@@ -32,14 +32,14 @@ app = typer.Typer(
 @command
 async def reset(
     *,
-    to: Annotated[str, typer.Option(help="beginning, now, or a time such as 2026-11-21T08:00:00Z.")],
+    to: Annotated[str, typer.Option(help="Start: beginning, now, or a time such as 2026-11-21T08:00:00Z.")],
     expiration: Expiration = 60,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """
-    Make all ranges begin again at a start, while no worker runs.
+    Make workers read all ranges again from a start. No worker may run meanwhile.
 
     With an earlier start, events are sent again. With a later start, events that are not sent yet are left out.
     """
@@ -48,7 +48,7 @@ async def reset(
         await require_leases(outbox)
         prefix, free_after = await outbox.prefix(), timedelta(seconds=expiration)
         act = partial(reset_leases, start, prefix=prefix, store=outbox.leases, expiration=free_after)
-        rows = await act(dry_run=True)  # so that errors show before the question
+        rows = await act(dry_run=True)  # the operator sees errors before the question whether to reset
         if not dry_run:
             confirm(f"Reset all leases of {outbox.settings.processor_name!r} to {to}?", yes=yes)
             rows = await act(dry_run=False)
@@ -98,7 +98,7 @@ async def leases_for(
     start: StartFrom | datetime, *, prefix: str, store: LeaseStore
 ) -> tuple[tuple[Lease, ...], datetime]:
     """
-    Return all leases of a processor, sorted by token, and the time of Cosmos DB. This is for commands that take a start.
+    Return all leases of a processor, sorted by token, and the time of Cosmos DB. Check that `start` is not in the future.
 
     Raises:
         ConfigurationError: a lease is damaged.
@@ -127,9 +127,9 @@ async def reset_leases(
     dry_run: bool = False,
 ) -> list[dict[str, str]]:
     """
-    Reset all leases of a processor, so that its ranges are read again from a start.
+    Reset all leases of a processor, so that its workers read all ranges again from the position `start`.
 
-    Return for each lease a row that says what was done, or would be done in a dry run.
+    Return for each lease a row that says what was done, or what would be done without `dry_run`.
 
     Args:
         start: where all ranges begin again.
@@ -141,7 +141,7 @@ async def reset_leases(
     Raises:
         UsageError: a worker owns a lease, or the start is in the future.
         NothingMatches: there are no leases.
-        PreconditionFailed: a worker acquired a lease while this ran. The leases before it are reset.
+        PreconditionFailed: a worker acquired a lease meanwhile. The leases that come earlier in the order of tokens are reset already.
     """
     leases, now = await leases_for(start, prefix=prefix, store=store)
     if not leases:
@@ -162,10 +162,10 @@ async def reset_leases(
 
 def start_given(text: str) -> StartFrom | datetime:
     """
-    Parse a start that an option of a command gives. The forms are those of OUTBOX_START.
+    Parse the value of an option such as `--to`: "beginning", "now" or a time, as in OUTBOX_START.
 
     Raises:
-        UsageError: the text is not a start.
+        UsageError: the text has none of these forms.
     """
     try:
         return start_named(text)

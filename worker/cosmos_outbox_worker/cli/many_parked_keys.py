@@ -1,4 +1,7 @@
-"""Many parked keys: let an operator choose parked keys, and run an action on each of them, such as to release it."""
+"""
+Many parked keys: let an operator choose parked keys, and run an action on each of them, such as to release it.
+`parked.py` has the commands.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class Choice:
     The options by which an operator chooses the parked keys for a command. Exactly one of them has to be given.
 
     key: one partition key.
-    all: all parked keys.
-    error: a part of the text of an error; all keys whose failure has it.
+    all: True for all parked keys.
+    error: a text. All keys are chosen that were parked with an error that contains it.
     file: a file with one partition key on each line.
     """
 
@@ -53,8 +56,8 @@ class Results:
     The results of an action on many keys.
 
     done: the number of keys for which the action succeeded.
-    amount: the sum of what the action returned for these keys, such as events that were sent.
-    gone: the number of keys that were not parked any more, for instance because an earlier run of the command released them.
+    amount: the sum of the numbers that the action returned for these keys, such as the number of events that it sent.
+    gone: the number of keys that were no longer parked, for instance because an earlier run of the command released them.
     left: each key that is still parked, with the class and the text of the error.
     """
 
@@ -65,7 +68,7 @@ class Results:
 
 
 class StillParked(Exception):
-    """Raised by an action to say that a key stays parked. The text says why."""
+    """An action on a parked key did not succeed, so the key stays parked. The text says why."""
 
 
 async def for_each(
@@ -74,12 +77,13 @@ async def for_each(
     """
     Run an action on one key after another, and show the progress on standard error. If a key stays parked, go on with the next key.
 
-    If the command is interrupted or an outage ends it, an operator can run it again: keys that are done count as `gone` then.
+    If the command is interrupted or an outage ends it, an operator can run it again: the keys that the first run finished then count
+    as `gone`.
 
     Args:
         keys: the partition keys.
         act: the action. It gets a key, and returns a number that is added to `amount`.
-        ceiling: the most keys a second; None if there is no limit.
+        ceiling: limits how many keys a second are processed; None if there is no limit.
 
     Raises:
         OutboxError: a service does not answer.

@@ -28,7 +28,7 @@ class Declined(UsageError):
 
 
 class NothingMatches(UsageError):
-    """There is nothing with the name that was given, or nothing that the given filter selects."""
+    """Nothing has the name that the operator gave, or the given filter selects nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
             from rich.console import Console  # noqa: PLC0415 - as above
 
             Console(highlight=False).print(one)
-        else:  # the terminal breaks the lines of a text, so that a command in it can be copied
+        else:  # print long lines unbroken: with line breaks, a command in a text could not be copied
             text = one.in_lines() if isinstance(one, Table) else "\n".join(map(printable, one.split("\n")))
             sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -115,7 +115,7 @@ def confirm(question: str, *, yes: bool) -> None:
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         agreed = typer.confirm(question, err=True)
-    except typer.Abort:  # the end of the input
+    except typer.Abort:  # standard input has ended, so no answer will come
         agreed = False
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,5 +1,6 @@
 """
 The commands `cosmos-outbox parked`: list parked partition keys, and release, drop or purge the events or messages that they hold.
+The library's `parking/release.py` decides in which order a release sends them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ app = typer.Typer(
 def require(reason: str) -> str:
     """Check that the operator gave a reason, which is stored with the decision."""
     if not reason.strip():
-        raise typer.BadParameter("Say why in a few words.")
+        raise typer.BadParameter("The reason is empty. Say why in a few words.")
     return reason
 
 
@@ -41,12 +42,12 @@ OneKey = Annotated[str | None, typer.Argument(metavar="KEY", help="The partition
 Every = Annotated[bool, typer.Option("--all", help="All parked keys.")]
 OfError = Annotated[
     str | None,
-    typer.Option("--error", help="The keys whose failure says this; `parked list --by-error` counts."),
+    typer.Option("--error", help="Keys whose error has this text; see `parked list --by-error`."),
 ]
 OfFile = Annotated[
-    Path | None, typer.Option("--file", exists=True, dir_okay=False, help="The keys of a file, one a line.")
+    Path | None, typer.Option("--file", exists=True, dir_okay=False, help="The keys in a file, one a line.")
 ]
-Rate = Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Most keys a second.")]
+Rate = Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Limit of keys a second.")]
 Operator = Annotated[
     str | None,
     typer.Option(
@@ -56,7 +57,7 @@ Operator = Annotated[
 ]
 _SHOWN_CHARACTERS = 500
 _ONLY_IN_JSON = ("original", "decisions", "deliver_at")
-_NAMES = ("id", "action")  # names that consumers, routes and filters need to identify an event
+_NAMES = ("id", "action")  # consumers, routes and filters identify an event by these fields of its payload
 
 
 @app.command("list")
@@ -86,7 +87,7 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     """
     Show a parked key, the events it holds, and the records of events that were dropped or sent edited.
 
-    The records of a key that was released are shown as well. Exit code 4 if an event cannot be read; it is shown last.
+    The records of a released key are shown, too. If an event cannot be read, it comes last, and the exit code is 4.
     """
     events: Sequence[ParkedEvent | Unreadable]
     frames: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ async def release(
     """
     Send the events that a parked key holds, in order, and hand the key back to the workers. The exit code is 4 if the key stays parked.
 
-    With --consumer, this process calls the consumer's handlers with the held messages, each in as many attempts as the consumer allows, and hands the key back to the consumer's processes. If another release of the key still runs, that one stops, and this one goes on in its place.
+    With --consumer, this process calls the consumer's handlers with the held messages, each in as many attempts as the consumer allows, and hands the key back to the consumer's processes. If an earlier release of the key still runs, it stops, and this release goes on.
 
     If one of several keys stays parked, the others are still released. After an interruption, run the command again: it goes on with
     the keys that are still parked. OUTBOX_SEND_RATE limits the events that it sends.
@@ -161,7 +162,7 @@ async def release(
                 released = await releasing.release(key, edited=data, event_id=event_id, by=by)
                 if (failure := released.failure) is not None:
                     done = f"{number_text(released.sent, noun)} {owner.done}"
-                    raise StillParked(f"after {done}, {noun} {failure.event_id!r}: {owner.error(failure)}")
+                    raise StillParked(f"{done}, then {noun} {failure.event_id!r}: {owner.error(failure)}")
                 return released.sent
 
             results = await for_each(chosen, release_one, ceiling=Ceiling.of(rate))
@@ -174,7 +175,7 @@ async def _choose_keys(choice: Choice, owner: KeyOwner) -> list[str]:
 
     Raises:
         KeyNotParked: the chosen key is not parked.
-        NothingMatches: no parked key has the error that was given.
+        NothingMatches: no key is parked with the error that --error gives.
     """
     keys = owner.keys
     if choice.key is not None:
@@ -183,7 +184,7 @@ async def _choose_keys(choice: Choice, owner: KeyOwner) -> list[str]:
         return [key]
     named = choice.of([key for key in await keys.list() if isinstance(key, ParkedKey)])
     if choice.error is not None and not named:
-        raise NothingMatches(f"No failure says {choice.error!r}; `parked list --by-error` has what they say.")
+        raise NothingMatches(f"No key is parked with error {choice.error!r}: see `parked list --by-error`.")
     return [await owner.key_named(key) for key in named]
 
 
@@ -220,8 +221,8 @@ async def park(
     """
     Park a key by hand: the workers hold its events, in order, until it is released.
 
-    The workers learn of this within 15 seconds, and send events of the key until then. This also helps if a key stalls a worker that
-    does not park it by itself. With --consumer, the consumer's processes hold the messages of the key.
+    The workers learn of the parking within 15 seconds, and send events of the key until then. Parking also helps if a key stalls a worker
+    that does not park it by itself. With --consumer, the consumer's processes hold the messages of the key.
     """
     async with open_owner(consumer) as owner:
         noun, key, keys = owner.noun, await owner.key_named(key), owner.keys
@@ -242,7 +243,7 @@ async def drop(
     every: Every = False,
     error: OfError = None,
     file: OfFile = None,
-    reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.", callback=require)],
+    reason: Annotated[str, typer.Option(help="Why the event is given up; this is stored.", callback=require)],
     rate: Rate = None,
     dry_run: DryRun = False,
     operator: Operator = None,
@@ -271,11 +272,11 @@ async def drop(
             failure = None if event else (await keys.find(key)).failure
             dropped = event or (failure.event_id if failure else "")
             if not dropped:
-                raise StillParked(f"It failed on no {noun}.")
+                raise StillParked(f"No failed {noun} parked the key: name the {noun} to drop.")
             try:
                 await keys.drop(key, dropped, reason=reason, by=by)
             except KeyNotParked as missing:
-                if event:  # the key is parked, but does not hold this event
+                if event:  # here the error means that the key holds no event with this id
                     raise StillParked(str(missing)) from None
                 raise
             return 1
@@ -292,7 +293,7 @@ async def purge(
         str | None, typer.Argument(help="The id of a record. Defaults to all records of the key.")
     ] = None,
     *,
-    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.", callback=require)],
+    reason: Annotated[str, typer.Option(help="Stored, so name no person.", callback=require)],
     operator: Operator = None,
     consumer: OfConsumer = None,
     yes: Yes = False,
@@ -309,7 +310,7 @@ async def purge(
         ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
         if not event and not records:
             raise NothingMatches(
-                f"There is no record of {key!r} to erase; what it holds has to be dropped first."
+                f"There is no record of {key!r} to erase. Drop the {owner.noun}s that it holds first."
             )
         confirm(f"Erase {number_text(len(ids), 'record')} of {key!r} for good?", yes=yes)
         by = operator or await operator_of(owner.outbox.credential)
@@ -358,7 +359,7 @@ def _event_row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     decisions = row["decisions"] or ()
     said = [f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}" for one in decisions]
     data = json.dumps(row["data"], ensure_ascii=False)
-    if len(data) > _SHOWN_CHARACTERS:  # most parked events are too large to be shown
+    if len(data) > _SHOWN_CHARACTERS:  # many parked events are large, and would fill the terminal
         data = f"{data[:_SHOWN_CHARACTERS]}… ({len(data)} characters; --json has all)"
     columns |= {"closed_at": readable_time(row["closed_at"]), "data": data}
     return _row_for_people(columns | {"note": "; ".join(said) or row["note"]})
@@ -366,12 +367,12 @@ def _event_row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> None:
     """
-    Check that an edited payload has the id and the action that the original payload has.
+    Check that an edited payload still has the fields `id` and `action`, if the committed payload has them.
 
-    Events of other programs may have neither of the two.
+    The payload of an event that another program wrote may lack these fields.
 
     Raises:
-        UsageError: the edited payload lacks one of them.
+        UsageError: the edited payload lacks a field that the committed payload has.
     """
     committed = event.original or event.data
     missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]

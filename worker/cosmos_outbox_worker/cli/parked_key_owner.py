@@ -32,21 +32,21 @@ OfConsumer = Annotated[
     typer.Option(
         "--consumer",
         metavar="MODULE:NAME",
-        help="Of this consumer, package.module:consumer, in place of the outbox.",
+        help="Act on this consumer, package.module:consumer, not on the outbox.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxOwner:
-    """Access to the parked keys of an outbox, with the words for texts about its events."""
+    """Give the `parked` commands access to the parked keys of an outbox, with words such as "event" and "send" for their texts."""
 
     outbox: Connection
     keys: ParkedKeys
     noun, about, does, done, who = "event", "action", "send", "sent", "workers"
 
     async def key_named(self, text: str) -> str:
-        """Return the text of the partition key that an operator typed."""
+        """Parse a partition key that an operator typed, and return it in the form in which the parked store has it."""
         return key_text(await self.outbox.key_of(text))
 
     @asynccontextmanager
@@ -69,8 +69,8 @@ class OutboxOwner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOwner:
     """
-    Access to the parked keys of a consumer, with the words for texts about its messages. A release calls the consumer's handlers in
-    this process.
+    Give the `parked` commands access to the parked keys of a consumer, with words such as "message" for their texts. A release calls
+    the consumer's handlers in this process.
     """
 
     outbox: Connection
@@ -102,7 +102,7 @@ KeyOwner = OutboxOwner | ConsumerOwner
 
 
 def _print_attempt(record: Record) -> None:
-    """Print that a handler failed during a release and when it is called again, because the operator waits for the release."""
+    """Print that a handler failed during a release, and when it is called again. So the operator sees why the release takes long."""
     if isinstance(record, AttemptFailed) and record.delay_seconds is not None:
         failed = f"{record.message_id!r} failed: {type(record.error).__name__}: {error_text(record.error)}"
         again = f"attempt {record.attempt + 1} in {record.delay_seconds:.1f} s"
@@ -137,13 +137,14 @@ async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
     Raises:
         ConfigurationError: settings are missing or wrong, with one line for each, or there is no such consumer.
         NothingMatches: the processor has neither leases nor parked keys, but other processors have leases.
-        KeyNotParked: the block raised this error. If the container of a consumer has hierarchical partition keys, a hint is added
-            that says how to write such a key.
+        KeyNotParked: the code in the `async with` block raised this error. If the container of a consumer has hierarchical partition
+            keys, the error also says how to write such a key.
     """
     if consumer is None:
         async with connect() as outbox:
             keys = await outbox.parked_keys()
-            # Look for leases only if the processor has neither run nor parked a key: parked keys and records stay when leases are deleted.
+            # If the processor has neither run nor parked a key, its name may be misspelled, so require that it has leases. A processor that
+            # has run or parked a key needs no leases here: they may have been deleted while its parked keys are still stored.
             if not (await has_run(await outbox.parked_store(), await outbox.scope()) or await keys.list()):
                 await require_leases(outbox)
             yield OutboxOwner(outbox=outbox, keys=keys)
@@ -155,8 +156,8 @@ async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
         keys = ParkedKeys(store, handling.release, scope=handling.scope)
         try:
             yield ConsumerOwner(outbox=outbox, keys=keys)
-        # A consumer may receive sessions of any name, so the command cannot refuse a key for its form. If no such key is parked, it says which
-        # form the keys of the container have.
+        # An operator may type a key in the wrong form. The command cannot know this, because a consumer may receive sessions of any name. So
+        # if no such key is parked, the error says which form the keys of the container have.
         except KeyNotParked as error:
             paths = (await outbox.feed.describe()).key_paths
             form = '; a key of its container is named as ["t1","u1"] is' if len(paths.levels) > 1 else ""

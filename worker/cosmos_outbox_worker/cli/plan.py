@@ -1,4 +1,7 @@
-"""The command `cosmos-outbox plan`: compute which resources a load needs, and which limits it exceeds, before anything is deployed."""
+"""
+The command `cosmos-outbox plan`: show which resources a load needs, and which limits it exceeds, before anything is deployed.
+`capacity.py` computes them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.settings import CONTAINER
 
 _Number = float | None
-_PRICES = "TOML with your prices; adds what a month costs."
-_MEASURE = "Take from the events of the last so many seconds, and from the workers, what is not given."
+_PRICES = "TOML file with your prices; adds the cost of a month."
+_MEASURE = "Measure what no option gives, from the workers and the events of this many seconds."
 
 
 @command_without
@@ -36,13 +39,13 @@ async def plan(
     keys: Annotated[_Number, typer.Option(help="Partition keys that have events. Default: 1,000.")] = None,
     subscriptions: Annotated[_Number, typer.Option(help="Subscriptions of the topic. Default: 1.")] = None,
     filters: Annotated[
-        _Number, typer.Option(help="Filters of all subscriptions together. Default: one for each.")
+        _Number, typer.Option(help="Filters of all subscriptions together. Default: one per subscription.")
     ] = None,
     outage_hours: Annotated[
         _Number, typer.Option(help="Hours for which workers, broker or consumers may be down. Default: 8.")
     ] = None,
     stalled_seconds: Annotated[
-        _Number, typer.Option(envvar="OUTBOX_STALLED_SECONDS", help="The workers' setting. Default: 60.")
+        _Number, typer.Option(envvar="OUTBOX_STALLED_SECONDS", help="OUTBOX_STALLED_SECONDS. Default: 60.")
     ] = None,
     premium: Annotated[bool, typer.Option("--premium", help="The namespace is of the tier Premium.")] = False,
     prices: Annotated[typer.FileBinaryRead | None, typer.Option(metavar="FILE", help=_PRICES)] = None,
@@ -53,7 +56,7 @@ async def plan(
     """
     Say what a load needs: partitions, request units, workers, tier, time to live, storage, metric series. Each figure has its formula.
 
-    Opens no connection unless --measure asks for it. Exit code 1 if the load exceeds a limit; such warnings are printed first.
+    Opens no connection unless --measure asks for it. Exit code 1, with warnings first, if the load exceeds a limit.
     """
     measured: dict[str, float] = {}
     if measure is not None:
@@ -99,7 +102,7 @@ async def _measure_load(outbox: Connection, seconds: int) -> dict[str, float]:
                     own = {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
                     size += len(to_json(own))
             if page.documents and page.documents[-1]["_ts"] > now.timestamp():
-                break  # a busy range never ends: more changes keep coming
+                break  # a busy range gets changes all the time, so reading to its end would never finish
     if not (count := keys.total()):
         raise UsageError(
             f"No event was written in the last {seconds} s: measure a longer time, or give --events."

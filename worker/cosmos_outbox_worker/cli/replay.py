@@ -1,5 +1,6 @@
 """
 The command `cosmos-outbox replay`: send events again that are still in the container, without changing any lease.
+`relay/relay.py` of the library sends them.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _EVERY_REFUSAL = 10**9
 @command
 async def replay_command(
     *,
-    since: Annotated[str, typer.Option(help="beginning, or a time such as 2026-11-21T08:00:00Z.")],
+    since: Annotated[str, typer.Option(help="Start: beginning, or a time such as 2026-11-21T08:00:00Z.")],
     key: Annotated[str | None, typer.Option(help="Only this partition key.")] = None,
     action: Annotated[str | None, typer.Option(help="Only events of this action.")] = None,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.1, max=1e6, help="Most messages a second, in place of OUTBOX_SEND_RATE."),
+        typer.Option(min=0.1, max=1e6, help="Limit of messages a second, in place of OUTBOX_SEND_RATE."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -70,9 +71,9 @@ async def replay_command(
         await require_leases(outbox)
         leases, _ = await leases_for(start, prefix=await outbox.prefix(), store=outbox.leases)
         if start is StartFrom.NOW:
-            raise UsageError("No event was written since 'now' yet; give a time, or 'beginning'.")
+            raise UsageError("--since 'now' selects no event: give an earlier time, or 'beginning'.")
         if not leases:
-            raise NothingMatches(f"{NO_LEASES} They say what is sent already.")
+            raise NothingMatches(f"{NO_LEASES} A replay needs them to know which events are sent already.")
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send | None = None  # None for a dry run
         if not dry_run:
@@ -96,7 +97,7 @@ async def replay_command(
             )
     found = replayed.sent or replayed.left_out or replayed.left_to_workers or replayed.refused
     if (key or action) and not found:
-        raise NothingMatches("No event that is still in the container is of that key and action.")
+        raise NothingMatches("No event that is still in the container has this key and action.")
     _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
     if replayed.refused:
         raise typer.Exit(ExitCode.WRONG)
@@ -124,7 +125,7 @@ class Events:
 
     documents: the stored documents of the events.
     events: the same events, parsed.
-    cut: whether the page also had changes after the last LSN that may be read; these are left out.
+    cut: whether changes of the page were left out, because their LSN is higher than the last one that may be read.
     """
 
     documents: tuple[Document, ...]
@@ -148,7 +149,7 @@ async def read_events(
         start: where to begin in each range.
         ranges: the ranges to read. Defaults to all.
         wanted: returns whether to yield an event. Defaults to all events.
-        up_to: returns the last LSN to read of a range. Defaults to no limit.
+        up_to: returns the last LSN (the number of a transaction in its partition) to read of a range. Defaults to no limit.
     """
     container = await feed.describe()
     at: dict[FeedRange, str | None] = dict.fromkeys(ranges or await feed.physical_ranges())
@@ -163,7 +164,7 @@ async def read_events(
                 start=start,
                 max_items=_PAGE_SIZE,
             )
-        except RangeGone:  # the range has split: its children continue from the same position
+        except RangeGone:  # Cosmos DB has split the range: read the new ranges from the same position
             continuation = at.pop(feed_range)
             physical = [one for one in await feed.physical_ranges() if one.overlaps(feed_range)]
             children = [feed_range.intersection(one) for one in physical]
@@ -185,9 +186,9 @@ async def read_events(
 
 def limit_to_sent(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
     """
-    Return a function that gives for a range the LSN up to which the workers have sent all events, or 0 if no lease says it.
+    Return a function that takes a range and returns the LSN up to which the workers have sent its events, or 0 if no lease says that.
 
-    A replay does not send later events, because it could send them before earlier events of the same key. The workers send them.
+    A replay leaves later events to the workers. If it sent them, they could arrive before earlier events of the same key.
     """
     done = [(lease.range, lsn_of(lease.continuation) or 0) for lease in leases]
 
@@ -234,7 +235,8 @@ async def replay(
     sent = left_out = 0
     behind = False
     refused: list[EventRejected] = []
-    # Read the parked keys after the leases: so every event that the leases count as done, but that was parked, is among these keys.
+    # Read the parked keys only after the leases. A position in a lease also counts parked events as done, and each of these events is
+    # found under its parked key only if the keys are read later.
     is_kept = None if parked is None else await parked.load_key_filter()
     async for page in pages:
         due = page.documents
@@ -264,7 +266,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    # This relay parks no keys, so the replay itself keeps the refused events and goes on with the other events.
+    # This relay has no parked store. So the replay itself remembers the events that the topic refuses, and goes on with the others.
     relay = Relay(publisher, believed=_EVERY_REFUSAL, notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
@@ -274,7 +276,8 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
             left = tuple(delivery for delivery in page.events if delivery.key not in refused)
             try:
                 await relay.handle(replace(page, events=left, malformed=()))
-            except MessageRejected:  # each round records a refusal for every unfinished key, so the loop ends
+            # Each attempt adds a key to `refused` and leaves it out next time, so the loop ends.
+            except MessageRejected:
                 continue
             return tuple(refused.values())
 
@@ -282,7 +285,10 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
 
 
 async def _as_sent(page: Events, parked: ParkedKeys, is_kept: Callable[[str], bool]) -> tuple[Document, ...]:
-    """Return the events of a page as they were sent, with edited payloads if there are any, and without dropped or held events."""
+    """
+    Return the events of a page as the workers sent them. An event that an operator edited has its edited payload. Events that an
+    operator dropped, or that a parked key holds, are left out.
+    """
     ids: dict[str, list[str]] = {}
     for event in page.events:
         if is_kept(event.partition_key):

@@ -37,23 +37,24 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show wh
 OfContainer = Annotated[
     str | None,
     typer.Option(
-        "--container", metavar="NAME", help="This one of the containers of OUTBOX_COSMOS_CONTAINER."
+        "--container", metavar="NAME", help="Act on this container of OUTBOX_COSMOS_CONTAINER only."
     ),
 ]
 Expiration = Annotated[
     float,
     typer.Option(
         min=2,
-        max=86_400,  # the same limit as for the worker: a clock cannot add arbitrarily large numbers
+        # A worker has the same limit, because adding a much larger number to a time would overflow.
+        max=86_400,
         envvar="OUTBOX_LEASE_EXPIRATION_SECONDS",
-        help="A lease not written for this many seconds is free; the same value as the workers have.",
+        help="Seconds without a write after which a lease is free; the same as the workers have.",
     ),
 ]
 
 
 def connect(settings: Settings | None = None) -> AbstractAsyncContextManager[Connection]:
     """
-    Open the connection to an outbox for a command. It gives up after 20 seconds, sooner than a worker would, because a person waits.
+    Open the connection to an outbox for a command. If the account does not answer, give up after 20 seconds, because a person waits.
 
     Args:
         settings: the settings. Defaults to those of the environment.
@@ -73,7 +74,7 @@ async def open_consumer(
 
     Args:
         named: the `module:name` that the option --consumer gives.
-        handles: whether the command calls the consumer's handlers, so that its container has to exist. Defaults to False.
+        handles: whether the command calls the consumer's handlers, so that the consumer's container has to exist. Defaults to False.
 
     Raises:
         ConfigurationError: settings are missing or wrong, with one line for each, or there is no such consumer.
@@ -94,7 +95,7 @@ def command(
 
     Args:
         function: the asynchronous function.
-        each: True if the command runs for all containers when --container is not given; it ends with the worst exit code then. False
+        each: True if the command without --container runs for all containers, and ends with the worst of their exit codes. False
             if --container has to be given. None for a command that opens no container, which does not get the option. Defaults to
             False.
     """
@@ -132,7 +133,7 @@ def command(
     return run
 
 
-# The exit code for each class of error. The first entry whose classes include the error counts.
+# The exit code for each class of error. If an error belongs to several entries, the first of them decides.
 _CODES: tuple[tuple[Any, ExitCode], ...] = (
     (UNANSWERED, ExitCode.UNANSWERED),
     ((KeyNotParked, NothingMatches), ExitCode.NO_MATCH),
@@ -154,7 +155,8 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
         if error.filename is None and error.errno not in _UNWRITABLE:
             raise
         if error.filename is None:
-            # Point standard output to /dev/null: otherwise Python would write the rest of its buffer at the end, and fail again.
+            # Standard output cannot be written. Point it to /dev/null, because Python writes the rest of its buffer when it exits, and
+            # would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
         return ExitCode.WRONG if error.filename is None else ExitCode.UNUSABLE
@@ -168,7 +170,7 @@ command_each, command_without = partial(command, each=True), partial(command, ea
 
 def choose_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
     """
-    Return the names of the containers for which a command runs, or only "" if the settings name a single container.
+    Return the names of the containers for which a command runs. If the settings name a single container, return "" in its place.
 
     Args:
         named: the container that the option --container gives.
@@ -180,7 +182,7 @@ def choose_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
     containers = tuple(map(str.strip, os.environ.get(variable("cosmos_container"), "").split(",")))
     said = f"{variable('cosmos_container')} names {', '.join(containers)}"
     if named is not None and named not in containers:
-        raise UsageError(f"{said}, but not {named!r}.")
+        raise UsageError(f"{said}, but not {named!r}, which --container gives.")
     if len(containers) == 1 or named is not None:
         return (named or "",)
     if not each:

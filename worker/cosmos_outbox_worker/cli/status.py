@@ -32,7 +32,7 @@ _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "writte
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 
-# The state of an outbox or a consumer: facts for JSON output, tables and texts for people, and the causes that keep work from going on.
+# The state of an outbox or a consumer: facts for JSON output, tables and texts for people, and the causes that stop work.
 _Status = tuple[Mapping[str, Any], Sequence[Table | str], Sequence[Cause]]
 
 
@@ -43,8 +43,8 @@ async def status(
     """
     Show leases, owners, and what waits. With --consumer, show what waits for the consumer and what it parked.
 
-    Causes come first, with their remedies. Exit code 4 if something fails or stands still. Parked keys
-    and late changes alone do not count as that.
+    Causes come first, with their remedies. Exit code 4 if something fails or makes no progress, but not if
+    keys are parked or changes are late.
     """
     if consumer is None:
         async with connect() as outbox:
@@ -67,7 +67,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     try:
         parked = summarize_parked(await (await outbox.parked_keys()).list()) if outbox.parked else None
         found += parked.find_causes() if parked else ()
-    except ConfigurationError as error:  # everything else is known
+    except ConfigurationError as error:  # report this as a cause, and still show the leases
         found.append(cause_of(error_line(error)))
     causes = merge_causes(found)
     rows = _rows(listing, lag, {what for one in causes if one.stands for _, what in one.stops})
@@ -161,7 +161,10 @@ def _of_parked(parked: ParkedSummary | None, held: str) -> dict[str, Any]:
 
 
 def _head(name: str, figures: Mapping[str, object], parked: ParkedSummary | None, held: str) -> str:
-    """Return the first line of the output, with the name and the figures. Parked keys are left out if no parked container is set."""
+    """
+    Return the first line of the output: a name, the figures, and the number of parked keys. The parked keys are left out if
+    OUTBOX_PARKED_CONTAINER is not set.
+    """
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
     said = (f"{what} {'unknown' if it is None else text_of(it)}" for what, it in figures.items())

@@ -1,4 +1,7 @@
-"""The command `cosmos-outbox where`: say what became of the events or messages of one partition key."""
+"""
+The command `cosmos-outbox where`: say what became of the events or messages of one partition key. `cosmos_outbox_worker/where.py` finds
+this out.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,9 @@ async def where(
     """
     Say what became of a key: its last commit, the events that are sent or wait, the events that are parked and why.
 
-    With --consumer: which messages of the key the consumer handled, and which it parked. Reads only the key's partition, its lease and
-    its parked documents. Exit code 5 if nothing is stored of the key, or OUTBOX_PROCESSOR_NAME names no processor that has leases.
+    With --consumer, the command says which messages of the key the consumer handled, and which it parked. It reads only the key's
+    partition, its lease and its parked documents. The exit code is 5 if nothing is stored for the key, or if OUTBOX_PROCESSOR_NAME
+    names no processor that has leases.
     """
     if consumer is None:
         async with connect() as outbox:
