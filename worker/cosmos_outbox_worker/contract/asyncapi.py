@@ -1,5 +1,6 @@
 """
-AsyncAPI: create the AsyncAPI 3.0 document of a service. Schemas come from its classes, and headers and topics from the relay's rules.
+AsyncAPI: create the AsyncAPI 3.0 document of a service. Its schemas come from the event classes. Its headers and topics are those with
+which a worker sends the events. `breaking_changes.py` compares two such documents.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
     template = f"{_SCHEMAS}{{model}}"
     try:
         refs, found = models_json_schema([*models], ref_template=template, schema_generator=_Schemas)
-    except PydanticUserError as error:  # the class is unfinished, or a type has no schema
+    # A class refers to an undefined type, or to a type without a JSON Schema.
+    except PydanticUserError as error:
         raise ConfigurationError(f"A class has no JSON Schema: {error.message}") from error
     schemas: Json = found.get("$defs", {})
     for (model, mode), ref in refs.items():
@@ -83,12 +85,15 @@ def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
 
 
 def earlier(version: int, upcasters: Container[int]) -> list[int]:
-    """Return the earlier schema versions from which a chain of upcasters leads to a version."""
+    """Return the earlier schema versions of an event that upcasters, one after another, can convert to the given version."""
     return sorted(takewhile(lambda one: one in upcasters, range(version - 1, 0, -1)))
 
 
 def _add_action(event: type[DomainEvent], schema: Json, *, written: bool) -> None:
-    """Add to a schema what every payload of an event contains but its class does not declare: the action and some required fields."""
+    """
+    Add the event's action to a schema. If the service writes the event (`written`), the schema also requires `id`, `action` and
+    `createdAt`, which every payload contains.
+    """
     schema["properties"] = {"action": {"type": "string", "const": event.action}, **schema["properties"]}
     schema["required"] = [*(("id", "action", "createdAt") if written else ()), *schema.get("required", ())]
 
@@ -100,8 +105,8 @@ def _message(name: str, model: type[BaseModel], ref: Json, headers: Json) -> Jso
 
 def _add(document: Json, action: str, place: str, message: Json, channel: Json) -> None:
     """
-    Add a message to a document, with its channel and its operation. If a message with this name and version is there already, the
-    two are merged into one message that allows both payloads.
+    Add a message to an AsyncAPI document, with its channel and its operation. If the document already has a message with this name
+    and version, merge the old and the new one into a message that allows both payloads.
     """
     place, messages = f"{action}.{_key(place)}", document["components"]["messages"]
     name = f"{place}.{_key(message['name'])}.v{message[VERSION] or 'any'}"
@@ -116,5 +121,5 @@ def _add(document: Json, action: str, place: str, message: Json, channel: Json) 
 
 
 def _key(name: str) -> str:
-    """Return a name with all characters escaped that AsyncAPI does not allow in the key of a component."""
+    """Return a name as a key of an AsyncAPI component: characters that such a key must not have are escaped."""
     return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"_{ord(found[0]):x}_", name)

@@ -1,8 +1,9 @@
 """
 Breaking changes: compare two AsyncAPI descriptions of a service, and find changes that break consumers or stored events.
+`asyncapi.py` creates the descriptions.
 
-The schema of a payload is turned into a set of facts, such as that `total` may be null. `breaking_changes.toml` says for each kind of
-fact what breaks if the new description has gained or lost it, and what to do instead.
+The schema of a payload is turned into a set of facts, such as "`total` may be null". For each kind of fact, `breaking_changes.toml` says
+what breaks if only the new description has the fact, or only the old one, and what to do instead.
 
 An event that the service sends is compared in both directions: the consumers that run now have to accept new events, and the new class
 has to accept events that are already stored. A message that the service handles is compared in one direction: the consumer has to accept
@@ -28,7 +29,7 @@ _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", typ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A change of a description that breaks consumers or stored events. `field` is empty if it concerns the whole event."""
+    """A change of a description that breaks consumers or stored events. `field` is empty if the change concerns the whole event."""
 
     event: str
     field: str
@@ -54,8 +55,8 @@ class Promise(NamedTuple):
     """
     What a description says about the messages of one subject that a service sends or handles.
 
-    facts: the facts of the payload for each schema version. The version None stands for any version.
-    upcasts: the earlier versions from which upcasters lead to a described version.
+    facts: for each schema version, what its payload has and allows, each as a `Fact`. The version None stands for any version.
+    upcasts: the earlier versions that upcasters can convert to a described version.
     topics: the topics, if the description names them.
     """
 
@@ -69,7 +70,7 @@ def breaks(before: Json, after: Json) -> list[Break]:
     Compare two descriptions of a service, and return what the change from `before` to `after` breaks.
 
     Raises:
-        LookupError, TypeError, AttributeError: one of the two is not a description that this library wrote.
+        LookupError, TypeError, AttributeError: one of the descriptions was not written by this library.
     """
     found: dict[tuple[str, ...], Break] = {}
     now = _promises(after)
@@ -86,7 +87,8 @@ def breaks(before: Json, after: Json) -> list[Break]:
 
 def _find_breaks(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, Fact, str, int | None]]:
     """
-    Compare two promises about the same messages. Yield for each break the rule, the fact, the text for it, and the schema version.
+    Compare what the old and the new description say about the same messages. For each change that breaks something, yield the name of
+    the rule, the fact that was gained or lost, words for the message (what payloads may do now, such as "lack it"), and the schema version.
     """
     if not now.facts:
         yield f"{side}-gone", Fact("", ""), "", None
@@ -109,8 +111,8 @@ def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Itera
 
     Args:
         change: the direction of the comparison, such as "send-gained", as `breaking_changes.toml` names it.
-        less: the facts of the payload without the facts that are looked for.
-        more: the facts of the payload with them.
+        less: the facts of one payload.
+        more: the facts of the other payload. Those that `less` has, too, are not yielded.
     """
     fields = [fact.field for fact in more - less if fact.kind == "field"]
     inside = tuple(f"{field}{end}" for field in fields for end in (".", "["))
@@ -119,7 +121,7 @@ def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Itera
             RULES["changes"].get(fact.kind, RULES["changes"]["limit"]).get(change, ("", ""))
         )
         closed = Fact(fact.field.rpartition(".")[0], "closed") in less
-        # If the whole field is new, only that is reported, and not its type or its limits.
+        # If only one of the two payloads has a field at all, report the field alone, and not also its type and limits.
         told = fact.field in fields and fact.kind not in ("field", "required")
         implied = told or fact.field.startswith(inside) or any(_covers(other, fact) for other in less)
         if rule and not implied and (closed or not if_closed):
@@ -127,7 +129,7 @@ def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Itera
 
 
 def _covers(other: Fact, fact: Fact) -> bool:
-    """Return whether the first fact allows all values that the second allows: any value, its type, or a limit that is not tighter."""
+    """Return whether the fact `other` allows all values that `fact` allows. If it does, the change from one to the other is harmless."""
     if other.kind == "any":
         return re.match(rf"{re.escape(other.field)}($|[.\[])", fact.field) is not None
     if other.field == fact.field and (other.kind, fact.kind) == ("type", "value"):
@@ -140,7 +142,7 @@ def _covers(other: Fact, fact: Fact) -> bool:
 
 
 def _promises(document: Json) -> dict[tuple[str, str, str], Promise]:
-    """Return what a description promises, by side ("send" or "receive"), consumer ("" for sent events) and subject."""
+    """Return what a description says about its messages, by side ("send" or "receive"), consumer ("" for sent events) and subject."""
     found: dict[tuple[str, str, str], Promise] = {}
     for name, operation in document["operations"].items():
         side, _, who = name.partition(".")
@@ -167,7 +169,7 @@ def _facts(
     document: Json, schema: Json, field: str = "", met: frozenset[str] = frozenset()
 ) -> Iterator[Fact]:
     if (name := schema.get("$ref", "")) in met:
-        return  # the schema contains itself
+        return  # the schema contains itself, so its facts are found already
     schema, met, inside = _follow(document, schema), met | {name} - {""}, f"{field}." if field else ""
     if options := schema.get("anyOf") or schema.get("oneOf"):
         models = [one for one in (_follow(document, option) for option in options) if "properties" in one]

@@ -1,5 +1,6 @@
 """
 Declarations: import the modules of a service, and find the events that it sends, the entities that record them, and its consumers.
+`asyncapi.py` describes them.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ def import_declarations(names: Sequence[str]) -> Declarations:
     """
     Import modules, and return the events and consumers that they declare.
 
-    For a package, the declarations of all its modules that it imports are returned. An event class that a consumer handles, or that is
-    the base of other events, is returned only if the code of an entity creates such an event.
+    The declarations of a package include those of its modules that the import loads. An event class that a consumer handles may belong
+    to another service, and a class that other events inherit from may be abstract. A class of these two kinds is returned only if the
+    code of an entity of these modules creates the event.
 
     Raises:
         ConfigurationError: a module cannot be imported, or there is nothing to describe.
     """
     try:
-        with redirect_stdout(sys.stderr):  # the output of modules is not part of a description
+        # The description is printed to stdout. What modules print when they are imported goes to stderr.
+        with redirect_stdout(sys.stderr):
             first, *_ = map(import_named, names)
     except OutboxError:
         raise
@@ -70,5 +73,5 @@ def import_declarations(names: Sequence[str]) -> Declarations:
 def _code(kind: type, within: set[str]) -> str:
     try:
         return "".join(inspect.getsource(one) for one in kind.__mro__ if one.__module__ in within)
-    except OSError:  # the class was made in another way, or comes without its source
+    except OSError:  # the class was created at run time, or its source file is not installed
         return ""
