@@ -1,4 +1,7 @@
-"""Check: the tables of checks of a resource, and the findings that they produce, with severity, message and remedy."""
+"""
+Check: the tables of checks of a resource, and the findings that they produce, with severity, message and remedy. The module of each
+kind of resource, such as `containers.py`, has its checks.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ class Severity(StrEnum):
     """How bad a finding is, from the worst to the most harmless."""
 
     ERROR = "error"  # events are lost, disordered or not sent
-    UNKNOWN = "unknown"  # a service did not answer, so this is not known
-    WARNING = "warning"  # the outbox works, with less safety than is possible
-    NOTE = "note"  # the check needs other rights, or its result is good to know
+    UNKNOWN = "unknown"  # a service did not answer, so the result of the check is not known
+    WARNING = "warning"  # the outbox works, but less safely than it could
+    NOTE = "note"  # an operator need not act: the check lacks a right, or reports something worth knowing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +50,16 @@ class Finding:
 _WORDS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
 SENDS_TELL = {name for name, parts in _WORDS.items() if any("sends_tell" in part for part in parts.values())}
 GRANTS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("grants.toml").read_text())
-# A table of checks of one kind of resource, by the keys of their texts in checks.toml. Each function returns whether something is wrong:
-# True or False, the severity if it is worse than in checks.toml, or a list of all things that are wrong.
+# A table of checks of one kind of resource. Each key names a text of checks.toml. Each function returns False if nothing is wrong. If
+# something is wrong, it returns True, a severity that replaces that of checks.toml, or a list of all things that are wrong.
 Checks = Mapping[str, Callable[[SubjectT], bool | Severity | Iterable[object]]]
 
 
 def worse(*, if_: bool) -> bool | Severity:
-    """Return the result of a check that found something wrong: an error if the condition holds, otherwise as bad as its text says."""
+    """
+    Return the result of a check that found something wrong. If the condition holds, the finding is an error. Otherwise it has the
+    severity that `checks.toml` gives it.
+    """
     return Severity.ERROR if if_ else True
 
 
@@ -63,8 +69,8 @@ def finding(key: str, it: object, found: object = None, *, severity: Severity | 
 
     Args:
         key: the name of the check and of the text, separated by a dot.
-        it: what was checked, for the texts.
-        found: one of the things that are wrong, for the texts.
+        it: the resource that was checked. The texts contain placeholders for its attributes.
+        found: one of the things that the check found wrong. The texts may contain a placeholder for it.
         severity: the severity. Defaults to that in `checks.toml`.
     """
     name, _, part = key.partition(".")
@@ -78,7 +84,7 @@ def finding(key: str, it: object, found: object = None, *, severity: Severity | 
 
 
 def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
-    """Run a table of checks on a resource, and yield a finding for everything that is wrong with it."""
+    """Run a table of checks on a resource, and yield a finding for each thing that is wrong with the resource."""
     for key, ask in checks.items():
         answer = ask(it)
         if isinstance(answer, Severity):
@@ -120,7 +126,10 @@ class Findings:
             return None
 
     def note(self, operation: str, error: Exception) -> None:
-        """Add a finding for an operation that failed: a refusal with the right to grant, or that the service did not answer."""
+        """
+        Add a finding for an operation that failed. If the service refused it, the finding names the right to grant. Otherwise the
+        finding says that the service did not answer.
+        """
         said = " ".join(str(error).split())
         known = "unanswered" if isinstance(error, UNANSWERED) else "operations"
         fix = next(fix for start, fix in GRANTS[known].items() if operation.startswith(start))

@@ -1,5 +1,6 @@
 """
 Containers: check that the containers of events, leases and parked keys exist, and have the right partition key and time to live.
+`permissions.py` checks the rights to use them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """
-    What was read of a container.
+    A container as `doctor` read it.
 
     properties: the properties that Cosmos DB returned; None if the container does not exist or could not be read.
     error: why the container could not be read; None if it was read or does not exist.
@@ -53,11 +54,11 @@ class Container:
 
     def unusable(self, allowed: Sequence[str] = ()) -> Iterator[str]:
         """
-        Yield why the partition key of the container cannot be used, if it cannot.
+        Yield the reason why an outbox cannot use the partition key of the container. Yield nothing if an outbox can use it.
 
         Args:
-            allowed: the only paths that are allowed; if the container has others, these are yielded. Defaults to all paths that an
-                outbox can use.
+            allowed: the only partition key paths that are allowed. If the container has others, the reason names them. Defaults to all
+                paths that an outbox can use.
         """
         if allowed:
             yield from () if self.paths in [(path,) for path in allowed] else (", ".join(self.paths),)
@@ -99,7 +100,7 @@ PARKED: Checks[Container] = {
 async def read_container(
     outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
 ) -> Container:
-    """Read the properties of a container, and run a table of checks on it. If Cosmos DB does not answer, add only that finding."""
+    """Read the properties of a container, and run a table of checks on it. If Cosmos DB does not answer, the only finding says so."""
 
     async def read() -> Mapping[str, Any]:
         async with our_errors():

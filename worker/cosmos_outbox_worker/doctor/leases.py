@@ -1,5 +1,6 @@
 """
-Leases: check that each range has exactly one lease, with an owner and progress, and which other processors read the container.
+Leases: check that each range has exactly one lease, and that each lease has an owner and makes progress. Report other processors that
+read the container. `checks.toml` has the text of each finding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versi
 from cosmos_outbox_worker.heartbeats import Heartbeat
 
 _SECONDS_A_RANGE = 5.0
-# How long a call may take that makes several requests, each of which has a time limit of its own
+# The time limit of a call that makes several requests. It is longer than usual, because each request also has a time limit of its own.
 _SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 
@@ -35,8 +36,8 @@ class Overlap:
     """
     Two leases whose ranges overlap, so that two workers may send the same events.
 
-    unfinished: whether the second lease is a child of the first. Then the worker that split the range ended before it deleted the
-        first lease.
+    unfinished: whether the second lease was created when the range of the first one split. If so, the worker that handled the split
+        ended before it deleted the first lease.
     """
 
     tokens: tuple[str, str]
@@ -51,7 +52,8 @@ class Leases:
     damaged: for each lease that cannot be read, why it cannot be read.
     gaps: the ranges that no lease covers.
     skew: how far this machine's clock is ahead of Cosmos DB's clock; negative if it is behind.
-    left: the other processors that have waiting changes but no worker. Another check reports them, so alarms about them are left out.
+    left: the other processors that have waiting changes but no worker. The checks of `Processors` report these, so `alarms` leaves
+        out the alarms about them.
     """
 
     leases: Sequence[Lease]
@@ -96,7 +98,7 @@ class Leases:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Return the causes that keep work from going on, without those that another check of this table reports."""
+        """Return the failures that keep events from being sent, without those that another check of `doctor` reports."""
         now = datetime.now(UTC)
         found = merge_causes((*of_workers(now, self.heartbeats, self.lag), *of_leases(now, self.lag)))
         return tuple(one for one in found if not (one.words["waits"] or one.words["checked"]))
@@ -116,7 +118,7 @@ class Processors:
     alone: whether other processors have leases and this one has none.
     others: the names of the other processors.
     deletes: whether OUTBOX_DELETE_AFTER_PUBLISH is set, so that events are deleted once this processor has sent them.
-    left: the number of waiting changes of each other processor without a worker.
+    left: by the name of a processor that no worker serves, how many changes wait for it.
     """
 
     misnamed: str | None = None
@@ -161,7 +163,7 @@ OF_PROCESSORS: Checks[Processors] = {
 
 async def check_leases(outbox: Connection, expiration: timedelta, found: Findings) -> None:
     """
-    Check the leases of a processor, and look for other processors. This reads one change of each range.
+    Check the leases of a processor, and look for other processors. To estimate the waiting changes, read one change of each range.
 
     Args:
         outbox: the open connection.
@@ -170,7 +172,8 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
     """
     read_feed = partial(_read_any_range, outbox.feed)
     await found.attempt("read the change feed", lambda: retry_reads(read_feed, _SEVERAL))
-    if found.denied:  # if the feed is only busy or silent, the leases can still be checked
+    # Stop only after a refusal. If the feed is busy or does not answer, the leases can still be checked.
+    if found.denied:
         return
     processors = await found.attempt(
         "list leases", lambda: retry_reads(partial(_processors, outbox, expiration), _SEVERAL)
@@ -197,7 +200,7 @@ async def _read_any_range(feed: ChangeFeed) -> None:
     Check that this identity may read the change feed. One range that answers is enough, because a single range may be throttled.
 
     Raises:
-        StoreError: this identity may not read the feed, or no range answered. Then this is the error of the last range.
+        StoreError: this identity may not read the feed. Or no range answered, and this is the error of the last range.
     """
     container_rid = (await feed.describe()).container_rid
     failure: OutboxError = StoreUnavailable()
@@ -250,7 +253,7 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
 def gaps(
     physical: Sequence[FeedRange], leases: Sequence[Lease], damaged: Sequence[FeedRange | None]
 ) -> tuple[FeedRange, ...]:
-    """Return the ranges that no lease covers. Return none if the range of a damaged lease is unknown: it may cover a gap."""
+    """Return the ranges that no lease covers. If the range of a damaged lease is unknown, return none: that lease may cover the gap."""
     known = [feed_range for feed_range in damaged if feed_range is not None]
     if len(known) < len(damaged):
         return ()
@@ -258,7 +261,10 @@ def gaps(
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
-    """Return the pairs of leases whose ranges overlap. Leave out a lease and its child while a live worker is splitting the lease."""
+    """
+    Return the pairs of leases whose ranges overlap. After Cosmos DB splits a range, a live worker replaces its lease by two new leases.
+    The overlap that this causes for a moment is left out.
+    """
     found = []
     for one, other in combinations(leases, 2):
         first, second = one.range, other.range

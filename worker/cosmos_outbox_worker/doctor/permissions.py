@@ -1,4 +1,7 @@
-"""Permissions: check the rights of the current identity by trying operations on a document that is created for this and deleted."""
+"""
+Permissions: check the rights of the current identity in Cosmos DB by trying operations on a document, which is created for this check and
+deleted. `service_bus.py` checks the rights in Service Bus.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
 
 # The operations on leases, in the order in which they are tried. Listing leases is not tried: an identity that may read may also list.
 OF_LEASES = ("create", "read", "replace", "delete")
-# The operations of an application, which commits entities and events, and of a worker, which parks keys
+# The operations on the data container of an application that commits, and on the parked container of a worker that parks keys.
 OF_WRITERS = ("create", "read", "replace", "query", "write batches of", "delete")
 
 
@@ -40,8 +43,8 @@ async def try_documents(
         paths: the partition key paths of the container. Defaults to /partitionKey.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    # The key of this document is its id, so it also fits a container that is partitioned by /id. If this identity may not delete the
-    # document, Cosmos DB does when its time to live of a minute ends.
+    # The partition key of this document equals its id, so the document also fits a container that is partitioned by /id. If this
+    # identity may not delete the document, Cosmos DB deletes it after its time to live of a minute.
     levels = [name for _ in paths.levels]
     document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
     key = levels if len(levels) > 1 else name

@@ -1,5 +1,6 @@
 """
-Programs: run the checks of all resources that a worker, an application or a consumer needs, or the few checks at a start.
+Programs: run the checks of all resources that a worker, an application or a consumer needs, or only the few checks that a worker or
+consumer makes when it starts. `containers.py`, `leases.py` and `service_bus.py` have the checks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, try_d
 from cosmos_outbox_worker.doctor.service_bus import check_source, check_topics
 from cosmos_outbox_worker.shared_health import ParkedSummary, summarize_parked
 
-_LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
+# When a program starts, the check of its data container gives only advice. So the start must not wait long for it.
+_LOOK_SECONDS = 10.0
 _BY_PARTITION_KEY = ("/partitionKey",)
 
 
@@ -38,7 +40,7 @@ class Parked:
 
     seen: the parked keys of this processor or consumer.
     most: how many parked keys one lease may have; 0 if there is no limit.
-    strangers: the number of parked keys of each other processor or consumer that uses the same container, by its name.
+    strangers: the name of each other processor or consumer that uses the same parked container, and the number of its parked keys.
     """
 
     seen: ParkedSummary
@@ -65,7 +67,7 @@ def no_access(error: AccessDenied | StoreUnavailable) -> Finding:
 
 async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> None:
     """
-    Run the checks for the start of a worker or a consumer: those that cost little and need no further rights.
+    Run the checks for the start of a worker or a consumer. They cost little and need no other rights than the program itself.
 
     A check is skipped if its service does not answer.
     """
@@ -97,7 +99,8 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
         await try_documents("events", outbox.data, ["delete"], found, data.key_paths)
     if outbox.parked is not None:
         ours = None
-        if data.key_paths is not None:  # the resource id tells our parked keys from those of other containers
+        # A parked key names its data container by the resource id. Read this id, to find the parked keys of this container.
+        if data.key_paths is not None:
             ours = await found.attempt("read the data container", outbox.scope)
         await _check_parked(outbox, outbox.parked, ours, found, most=DEFAULT_MAX_KEYS)
     named = outbox.settings.publisher
@@ -161,5 +164,6 @@ async def _check_parked(
 def _owner(name: str, of: str, ours: Scope) -> str:
     if of == ours.container:
         return f"processor {name!r}" if "/" not in of else f"consumer {name!r}"
-    # A name with a slash is `topic/subscription`, so the parked keys are a consumer's. A processor has the resource id of a container.
+    # If the second part of the scope has a slash, it is `topic/subscription`, and a consumer parked the keys. Otherwise it is the resource
+    # id of a container, and the workers of a processor parked them.
     return f"consumer {name!r} of {of}" if "/" in of else f"processor {name!r} of another container ({of})"

@@ -1,5 +1,6 @@
 """
 Service Bus: check the settings of topics, subscriptions and queues for values that lose, disorder, repeat or delay messages.
+`checks.toml` has the text and the severity of each finding.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding
 # Duplicate detection should remember a message for at least this long. A worker may send a message again after an outage, a restart or
 # the expiration of a lease, and the topic has to recognise the second copy.
 _LEAST_WINDOW = timedelta(minutes=10)
-_LEAST_LOCK = timedelta(minutes=1)  # the shortest lock that a consumer can use
+# A consumer relies on a lock for a minute after each renewal, so it may lose a shorter lock without noticing.
+_LEAST_LOCK = timedelta(minutes=1)
 _LEAST_DELIVERIES = 10  # the default of Service Bus
-_NEVER = timedelta(days=3650)  # the service says "10675199 days" if it never deletes the entity
+# A longer time counts as "never deleted when idle". Service Bus says "10675199 days" for never.
+_NEVER = timedelta(days=3650)
 _REFUSING = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 _SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
@@ -37,7 +40,7 @@ class Topic:
 
     @property
     def fitting_scope(self) -> BatchScope:
-        """Return the batch scope that puts most messages into a batch, of those that a partitioned topic with these settings accepts."""
+        """Return the OUTBOX_BATCH_SCOPE for this topic if it is partitioned: the value with the largest batches that it accepts."""
         deduplicates = self.topic.settings.requires_duplicate_detection
         return BatchScope.MESSAGE if deduplicates else BatchScope.SESSION
 
@@ -48,9 +51,9 @@ class Source:
     A subscription or queue from which a consumer receives.
 
     source: the subscription or queue.
-    entered: the topic of the subscription, or the queue itself.
-    deliveries: how many deliveries of a message it has to allow, so that the consumer parks the message before Service Bus
-        dead-letters it.
+    entered: the entity to which senders send: the topic of the subscription, or the queue itself.
+    deliveries: how many deliveries of a message the subscription or queue has to allow. With fewer, Service Bus would dead-letter a
+        message before the consumer parks its key.
     record_ttl: how long the consumer's inbox remembers a message.
     """
 
@@ -61,7 +64,7 @@ class Source:
 
     @property
     def lives(self) -> timedelta:
-        """Return how long a message lives: the shorter of the defaults of the topic and of the subscription."""
+        """Return the time to live of a message: the shorter of the defaults of the topic and of the subscription."""
         found = [duration(one.settings.default_message_time_to_live) for one in (self.source, self.entered)]
         return min((one for one in found if one is not None), default=timedelta.max)
 
@@ -93,7 +96,7 @@ SUBSCRIPTION: Checks[Entity] = {
     "sessions.none": lambda it: not it.settings.requires_session,
     "subscription-status.silent": lambda it: it.settings.status in _SILENT,
 }
-# Checks of every subscription or queue: those of a topic to which a worker sends, and the one from which a consumer receives
+# Checks of each subscription of a topic to which a worker sends, and of the subscription or queue from which a consumer receives.
 KEPT: Checks[Entity] = {
     "auto-delete.subscription": lambda it: _shorter(it.settings.auto_delete_on_idle, _NEVER),
     "dead-lettering.expiry": lambda it: not it.settings.dead_lettering_on_message_expiration,
@@ -123,20 +126,23 @@ REFUSALS = {
 
 def refusal_finding(label: str, refusal: Refusal, said: str, *, sessions: bool) -> Finding:
     """
-    Return the finding for a broker that refused to open a receiver.
+    Return the finding that says why Service Bus refused to open a receiver, and what to do.
 
     Args:
         label: the name of the subscription or queue.
         refusal: the kind of refusal.
         said: the text of the broker.
-        sessions: whether the receiver was one with sessions.
+        sessions: whether the receiver asked for a session.
     """
     key = REFUSALS.get(refusal, "sessions.missing" if sessions else "sessions.required")
     return finding(key, Entity(label=label), said)
 
 
 async def check_topics(outbox: Connection, found: Findings) -> None:
-    """Check the settings of the topics and their subscriptions. If this identity lacks the Manage right, add only that finding."""
+    """
+    Check the settings of the topics and their subscriptions. If this identity lacks the right to read them (Manage), the only finding
+    says so.
+    """
     try:
         async with administration.reading_settings(**outbox.namespace) as client:
             for name in outbox.settings.topics.topics:
