@@ -70,10 +70,7 @@ _OPENING = (
     "([reports](../explanation/sdk-reports.md)). "
 )
 
-_POLL = (
-    "aiohttp takes a third of a poll's CPU, asyncio a sixth, and the library a seventh. Our own HTTP code met the goal, but was "
-    "replaced by aiohttp."
-)
+_POLL = "aiohttp takes a third of a poll's CPU, asyncio a sixth, and the library a seventh."
 
 _TOPIC = (
     "The SDKs' commit, read of the feed and send take most of the time: a bare loop, which does nothing else, "
@@ -309,7 +306,7 @@ GOALS = (
         says="messages/s of a consumer with our lean receiver, in one-message sessions",
         at_least=600,
         ratio=False,
-        why="A message takes 1.4 to 1.7 ms of CPU, so one core handles about 600. The emulators need the other core.",
+        why="A message takes 1.4 to 1.7 ms of CPU, so one core handles about 600.",
     ),
     Goal(
         benchmark="consume",
