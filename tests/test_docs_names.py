@@ -12,7 +12,7 @@ import pytest
 from cosmos_outbox import errors, records
 from cosmos_outbox_testing import pytest_plugin
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from tests.support.pages import PAGES, ROOT, anchors_of, blocks_of
+from tests.support.pages import PAGES, ROOT, anchors_of, blocks_of, prose_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
 API = "".join(text for page, text in PROSE.items() if page.parent == Path("docs/reference/api"))
@@ -22,9 +22,8 @@ LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?[^)]*\)")
 @pytest.mark.parametrize("page", PROSE, ids=str)
 def test_links_inside_the_repository_have_a_target(page: Path):
     here = ROOT / page
-    text = re.sub(r"^```.*?^```$", "", PROSE[page], flags=re.DOTALL | re.MULTILINE)
     lost = []
-    for target, anchor in LINK.findall(text):
+    for target, anchor in LINK.findall(prose_of(PROSE[page])):
         there = here.parent / target if target else here
         if not there.exists() or (anchor and anchor not in anchors_of(there)):
             lost.append(target + anchor)

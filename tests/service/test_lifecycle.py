@@ -174,9 +174,7 @@ def test_wrong_settings_end_the_worker_with_all_mistakes_in_one_log_line():
     (line,) = ended.stderr.splitlines()
     record = json.loads(line)
     assert ("ERROR", "worker") == (record["level"], record["logger"])
-    assert record["message"].startswith(
-        "worker.refused and ends: The worker cannot start; these settings are wrong:"
-    )
+    assert record["message"].startswith("worker.refused The worker cannot start; these settings are wrong:")
     for name in ("OUTBOX_TOPIC", "OUTBOX_LANES", "OUTBOX_COSMOS_DATABASE"):
         assert name in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -108,6 +108,11 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     )
 
 
+def prose_of(markdown: str) -> str:
+    """Return a page without its fenced blocks."""
+    return _FENCE.sub("", markdown)
+
+
 def is_followed(blocks: Sequence[Block]) -> bool:
     """Return whether a page has commands that tests can run."""
     return any(block.info in ("sh", "sh until-ctrl-c") for block in blocks)

@@ -149,4 +149,4 @@ def _report(program: str, why_it_ends: str, error: Exception) -> None:
     if logs.for_people():
         sys.stderr.write("\n".join([why_it_ends, *(f"  {cause}" for cause in causes), ""]))
     else:
-        logging.getLogger(program).error("%s.refused and ends: %s %s", program, why_it_ends, " ".join(causes))
+        logging.getLogger(program).error("%s.refused %s %s", program, why_it_ends, " ".join(causes))
