@@ -210,7 +210,7 @@ ASKED_OF_A_PROCESSOR = (
 
 def test_commands_refuse_the_name_of_a_processor_without_leases(outbox: Local):
     """
-    It may be a misspelt name. Before the first processor has leases, no name is refused, and a processor with parked keys is never
+    The name may be misspelt. Before the first processor has leases, no name is refused, and a processor with parked keys is never
     refused.
     """
     misspelled = {"OUTBOX_PROCESSOR_NAME": "outbocks", **PARKED}

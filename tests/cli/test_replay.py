@@ -48,7 +48,7 @@ async def parked_ada() -> ParkedKeys:
 
 
 async def test_replay_respects_the_operator_s_drops_and_edits():
-    """It does not send a dropped event, and sends an edited event as the operator edited it."""
+    """The replay does not send a dropped event, and sends an edited event as the operator edited it."""
     keys = await parked_ada()
     await keys.drop("ada", "ada/1", reason="a test")
     await keys.release("ada", edited={"action": "Mended"}, event_id="ada/2")

@@ -100,7 +100,7 @@ def test_a_subscription_with_sessions_dead_letters_a_message_without_session_id(
 
 
 def test_the_state_of_a_session_is_kept_until_it_is_cleared():
-    """It stays even if the session has no messages, and no receiver has locked it."""
+    """The state stays even if the session has no messages, and no receiver has locked it."""
     queue, clock = session_queue()
     put(queue, clock, "a1")
     receiver = accept(queue, "a")

@@ -138,7 +138,7 @@ class Refusal(Exception):
 
 
 def test_the_error_of_a_refused_token_advises_to_check_key_clock_and_rights() -> None:
-    """It does not advise to create the topic, because the topic exists."""
+    """The error does not advise to create the topic, because the topic exists."""
     refused = sdk.ServiceBusAuthenticationError(message="InvalidSignature", error=Refusal())
     for error in (
         publish_error(refused, topic="t"),
