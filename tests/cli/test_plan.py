@@ -76,7 +76,10 @@ def test_plan_and_the_page_on_scale_agree_on_the_cost_of_leases(column: int):
     assert (
         pytest.approx(row("Renewals a second, of the lease container")[column], rel=0.03) == found["renewals"]
     )
-    assert pytest.approx(row("Leases listed a second")[column], rel=0.05) == found["leases_listed"]
+    assert (
+        pytest.approx(row("Leases listed a second, by all workers")[column], rel=0.05)
+        == found["leases_listed"]
+    )
     assert pytest.approx(units, rel=0.05) == found["lease_units"]
     assert row("Series of metrics")[column] == found["series"]
 
