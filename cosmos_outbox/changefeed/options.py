@@ -52,7 +52,7 @@ class ProcessorOptions:
         renew_interval: the time between renewals of an owned lease. Defaults to 17 s.
         expiration: after this time without a write, a lease is free. Defaults to 60 s.
         checkpoint_interval: the least time between checkpoints. Defaults to 200 ms.
-        min_poll_interval: the pause after the first empty page. Defaults to 20 ms.
+        min_poll_interval: the pause after the first empty page. Defaults to 10 ms.
         recent_poll_interval: the longest pause between polls while the last change is at most 7.5 seconds old. Pauses
             double until they reach it. In a longer silence the longest pause is a hundredth of the silence. Defaults to
             75 ms.
@@ -79,7 +79,7 @@ class ProcessorOptions:
     renew_interval: timedelta = timedelta(seconds=17)
     expiration: timedelta = EXPIRATION
     checkpoint_interval: timedelta = timedelta(seconds=0.2)
-    min_poll_interval: timedelta = timedelta(seconds=0.02)
+    min_poll_interval: timedelta = timedelta(seconds=0.01)
     recent_poll_interval: timedelta = timedelta(seconds=0.075)
     max_poll_interval: timedelta = timedelta(seconds=1)
     grace_period: timedelta = timedelta(seconds=20)

@@ -47,10 +47,15 @@ def together(seconds: float, *, now: float) -> float:
     return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
 
 
+def lag_after(page: ChangePage) -> int | None:
+    """Return how many transactions are known to wait after a page. Return None if the service did not say."""
+    return None if page.latest_lsn is None or page.last_lsn is None else page.latest_lsn - page.last_lsn
+
+
 class Pump:
     """
     The work on one lease: reads its pages and has the handler process them. The next page is read while the handler
-    works on the current one, if the memory budget allows it.
+    works on the current one, if more changes are known to wait and the memory budget has room.
     """
 
     def __init__(self, owned: OwnedLease) -> None:
@@ -151,7 +156,7 @@ class Pump:
         return _From(page.continuation)
 
     async def _work_on(self, page: ChangePage) -> _Following:
-        async with self._reading_ahead(page.continuation) as ahead:
+        async with self._reading_ahead(page) as ahead:
             handled = await self._handle(page)
             if handled is None or not handled.documents:
                 return handled
@@ -219,11 +224,9 @@ class Pump:
         Move the lease's position behind a page whose changes were all handled. Changes that `ProcessorOptions.wanted`
         dropped count as handled.
         """
-        last = page.last_lsn
-        lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
-        self._owned.advance(page.continuation, lag=lag, handled=handled)
+        self._owned.advance(page.continuation, lag=lag_after(page), handled=handled)
         changes = len(page.documents) + page.dropped
-        self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
+        self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag_after(page)))
 
     def _back_off(
         self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
@@ -267,13 +270,13 @@ class Pump:
         )
 
     @asynccontextmanager
-    async def _reading_ahead(
-        self, continuation: str
-    ) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
-        if not self._reader.has_room_ahead():
+    async def _reading_ahead(self, page: ChangePage) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
+        # If no change is known to wait, the next page is likely to be empty. Reading it would delay the handler, and then
+        # the pause after an empty page would delay a change that comes while the handler works.
+        if lag_after(page) == 0 or not self._reader.has_room_ahead():
             yield None
             return
-        ahead = asyncio.create_task(self._read(continuation))
+        ahead = asyncio.create_task(self._read(page.continuation))
         try:
             yield ahead
         finally:

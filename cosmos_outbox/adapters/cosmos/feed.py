@@ -150,11 +150,13 @@ class CosmosChangeFeed:
             raise StoreUnavailable(
                 f"The change feed answered {response.status} without a list of documents; the worker reads the page again."
             )
-        if documents and (continuation is not None or not isinstance(start, datetime)):
-            # Keep the SDK's iterator, because it reads the next page at less cost. An iterator that started
-            # at a time cannot be kept: it would send that time together with the continuation.
-            response.next_read = response.etag, max_items
+        if documents or response.next_read is not None:
+            # The SDK sends the next two polls after a page with changes. The first poll uses the SDK's iterator, which costs
+            # less than a new one. The second is likely to find changes, and after a lean poll it would ask for them twice.
             self._open[place] = response
+        # An iterator that started at a time is not used again: it would send that time together with the continuation.
+        goes_on = bool(documents) and (continuation is not None or not isinstance(start, datetime))
+        response.next_read = (response.etag, max_items) if goes_on else None
         range_id = response.range_id()
         if range_id is not None:
             self._sessions[place] = response.session_token

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from aiohttp import ClientError
+from aiohttp import ClientError, ClientTimeout
 from azure.core.pipeline.transport import AioHttpTransport
 from yarl import URL
 
@@ -68,7 +68,8 @@ class LeanPolls:
     def __init__(
         self, transport: AioHttpTransport, *, timeout_seconds: float, answered: Answered | None = None
     ) -> None:
-        self._transport, self._timeout, self._answered = transport, timeout_seconds, answered
+        self._transport, self._answered = transport, answered
+        self._timeout = ClientTimeout(total=timeout_seconds)
         self._known: dict[Hashable, _Known] = {}
         self._endpoint = ""  # the endpoint of the SDK's last request, for any range
         self._pause, self._paused_until = _FIRST_PAUSE_SECONDS, 0.0
@@ -128,12 +129,10 @@ class LeanPolls:
         session = self._transport.session
         if session is None:
             raise ConnectionError("The Cosmos DB client is closed.")
-        async with (
-            asyncio.timeout(self._timeout),
-            session.get(
-                url, headers=headers, ssl=url.host not in _WITHOUT_CERTIFICATE, allow_redirects=False
-            ) as answer,
-        ):
+        verified = url.host not in _WITHOUT_CERTIFICATE
+        async with session.get(
+            url, headers=headers, ssl=verified, allow_redirects=False, timeout=self._timeout
+        ) as answer:
             left = _LONGEST_BODY
             async for piece in answer.content.iter_any():
                 left -= len(piece)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -305,6 +306,25 @@ async def test_the_next_page_is_read_ahead_only_if_the_budget_has_room():
         await world.stop_all()
 
     assert [1, 2] == reads
+
+
+@pytest.mark.parametrize(("changes", "reads"), [(2, 1), (3, 2)])
+async def test_the_next_page_is_read_ahead_only_if_it_is_known_to_have_changes(changes: int, reads: int):
+    world = World()
+    for number in range(changes):
+        await _write(world.container, "k", f"{number}", n=number)
+    go_on = asyncio.Event()
+
+    async def handler(_: ChangeBatch) -> None:
+        await go_on.wait()
+
+    feed = Asked(world.container)
+    world.start("a", feed=feed, handler=handler, max_items=2)
+    await asyncio.sleep(60)
+
+    assert reads == len(feed.asked)
+    go_on.set()
+    await world.stop_all()
 
 
 async def test_unwanted_changes_are_skipped_without_a_pause():
