@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
+from cosmos_outbox.changefeed import ChangeFeedProcessor, estimate_lag
 from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.records import MessagesPublished, Record, log_hook
@@ -41,14 +42,16 @@ from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.telemetry import open_telemetry
+from cosmos_outbox_worker.worker_assembly import processor_options
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
 RELAY_PAGE = 1000  # how many documents a worker reads in a page by default
 SAMPLE_PAGE = 25
-POLL_SECONDS = 0.02  # the bare loop's pause if nothing is new; the relay's shortest pause is equal
+POLL_SECONDS = 0.01  # the bare loop's pause if nothing is new; the relay's shortest pause is equal
 SAMPLE_POLL_SECONDS = 3.0
 PROCESSOR = "bench"
+_MEMORY_BYTES = 512 * 1024 * 1024 * 2 // 5  # what `worker_assembly` gives to pages where it finds no limit
 
 Accepted = Callable[[int], None]
 
@@ -69,8 +72,8 @@ async def relay(
     """
     Run a relay until the event `stop` is set. If an event `gate` is given, the relay sends nothing before the gate is set.
 
-    The relay is built as `worker_assembly` builds it. So its cost includes logs, health, metrics, spans, the parked store, deletion, and
-    polls of the lag and of parked keys.
+    The relay is built as `worker_assembly` builds it where it finds no memory limit. So its cost includes logs, health, metrics, spans,
+    the parked store, deletion, and polls of the lag and of parked keys.
     """
 
     def count(record: Record) -> None:
@@ -115,10 +118,10 @@ async def relay(
             feed,
             lease_store,
             _gated(deletion, gate),
-            ProcessorOptions(
-                processor_name=PROCESSOR,
-                instance_name=name,
+            replace(
+                processor_options(settings),
                 max_items=page,
+                memory_bytes=_MEMORY_BYTES,
                 acquire_interval=timedelta(seconds=0.5),
                 # Each page waits in the handler until the gate is set. If another worker asks for the lease
                 # meanwhile, this worker gives up the page after the grace period, which is therefore short.
