@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +43,7 @@ from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.telemetry import open_telemetry
-from cosmos_outbox_worker.worker_assembly import processor_options
+from cosmos_outbox_worker.worker_assembly import memory_limit, processor_options
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
@@ -51,7 +52,6 @@ SAMPLE_PAGE = 25
 POLL_SECONDS = 0.01  # the bare loop's pause if nothing is new; the relay's shortest pause is equal
 SAMPLE_POLL_SECONDS = 3.0
 PROCESSOR = "bench"
-_MEMORY_BYTES = 512 * 1024 * 1024 * 2 // 5  # what `worker_assembly` gives to pages where it finds no limit
 
 Accepted = Callable[[int], None]
 
@@ -121,7 +121,7 @@ async def relay(
             replace(
                 processor_options(settings),
                 max_items=page,
-                memory_bytes=_MEMORY_BYTES,
+                memory_bytes=memory_limit(Path("/no limit")) * 2 // 5,
                 acquire_interval=timedelta(seconds=0.5),
                 # Each page waits in the handler until the gate is set. If another worker asks for the lease
                 # meanwhile, this worker gives up the page after the grace period, which is therefore short.

@@ -48,14 +48,14 @@ def together(seconds: float, *, now: float) -> float:
 
 
 def lag_after(page: ChangePage) -> int | None:
-    """Return how many transactions are known to wait after a page. Return None if the service did not say."""
+    """Return how many transactions of the partition are newer than a page; 0 if it is the last. Return None if unknown."""
     return None if page.latest_lsn is None or page.last_lsn is None else page.latest_lsn - page.last_lsn
 
 
 class Pump:
     """
     The work on one lease: reads its pages and has the handler process them. The next page is read while the handler
-    works on the current one, if more changes are known to wait and the memory budget has room.
+    works on the current one, unless that is known to be the last page or the memory budget has no room.
     """
 
     def __init__(self, owned: OwnedLease) -> None:
@@ -271,8 +271,8 @@ class Pump:
 
     @asynccontextmanager
     async def _reading_ahead(self, page: ChangePage) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
-        # If no change is known to wait, the next page is likely to be empty. Reading it would delay the handler, and then
-        # the pause after an empty page would delay a change that comes while the handler works.
+        # After the last page, the next one is likely to be empty. Reading it would delay the handler, and then the pause
+        # after an empty page would delay a change that comes while the handler works.
         if lag_after(page) == 0 or not self._reader.has_room_ahead():
             yield None
             return

@@ -3,8 +3,8 @@ CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per cal
 
 The SDK reads the change feed through a continuation token in a format of its own. A lease stores the etag that the
 service returned, as in .NET. So each call builds the SDK's token around that etag, and takes the new etag from the
-response. No token of the SDK has to be stored. If a range had nothing new at its last read, a cheaper request first
-asks whether it has something new now; see `lean_poll_requests`.
+response. No token of the SDK has to be stored. Once a range has had nothing new for a while, a cheaper request
+first asks whether it has something new now; see `lean_poll_requests`.
 
 By itself, the SDK would send with each request the session tokens of all ranges that the process has read. With a
 thousand ranges that header is so long that the service refuses it. So each read sends only the session token of its own
@@ -151,8 +151,9 @@ class CosmosChangeFeed:
                 f"The change feed answered {response.status} without a list of documents; the worker reads the page again."
             )
         if documents or response.next_read is not None:
-            # The SDK sends the next two polls after a page with changes. The first poll uses the SDK's iterator, which costs
-            # less than a new one. The second is likely to find changes, and after a lean poll it would ask for them twice.
+            # The SDK sends the next poll itself, because its iterator costs less than a new one. If that poll finds nothing,
+            # the SDK sends one more: a busy range has changes by then. If a lean poll found them, the SDK would have to
+            # read them again.
             self._open[place] = response
         # An iterator that started at a time is not used again: it would send that time together with the continuation.
         goes_on = bool(documents) and (continuation is not None or not isinstance(start, datetime))

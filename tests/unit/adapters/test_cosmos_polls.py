@@ -149,7 +149,7 @@ async def test_changes_that_a_lean_poll_finds_are_read_through_the_sdk(idle: Idl
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\netag: 1\r\ncontent-length: 9\r\n\r\n"])
 async def test_a_lean_poll_whose_answer_does_not_end_is_given_up(begun: bytes):
-    """The answer ends before its status, or before its body. The caller then reads the range through the SDK."""
+    """The answer stops before its status, or before its body. The caller then reads the range through the SDK."""
 
     async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(begun)

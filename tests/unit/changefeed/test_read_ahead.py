@@ -308,8 +308,17 @@ async def test_the_next_page_is_read_ahead_only_if_the_budget_has_room():
     assert [1, 2] == reads
 
 
-@pytest.mark.parametrize(("changes", "reads"), [(2, 1), (3, 2)])
-async def test_the_next_page_is_read_ahead_only_if_it_is_known_to_have_changes(changes: int, reads: int):
+class Unsaid(Asked):
+    """A feed that does not say which change of a range is the newest."""
+
+    async def read_page(self, *arguments: Any, **options: Any) -> ChangePage:
+        return replace(await super().read_page(*arguments, **options), latest_lsn=None)
+
+
+@pytest.mark.parametrize(("feed_of", "changes", "reads"), [(Asked, 2, 1), (Asked, 3, 2), (Unsaid, 2, 2)])
+async def test_nothing_is_read_ahead_after_a_page_that_is_known_to_be_the_last(
+    feed_of: type[Asked], changes: int, reads: int
+):
     world = World()
     for number in range(changes):
         await _write(world.container, "k", f"{number}", n=number)
@@ -318,7 +327,7 @@ async def test_the_next_page_is_read_ahead_only_if_it_is_known_to_have_changes(c
     async def handler(_: ChangeBatch) -> None:
         await go_on.wait()
 
-    feed = Asked(world.container)
+    feed = feed_of(world.container)
     world.start("a", feed=feed, handler=handler, max_items=2)
     await asyncio.sleep(60)
 
