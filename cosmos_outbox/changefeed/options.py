@@ -52,10 +52,9 @@ class ProcessorOptions:
         renew_interval: the time between renewals of an owned lease. Defaults to 17 s.
         expiration: after this time without a write, a lease is free. Defaults to 60 s.
         checkpoint_interval: the least time between checkpoints. Defaults to 200 ms.
-        min_poll_interval: the pause after the first empty page. Defaults to 10 ms.
-        recent_poll_interval: the longest pause between polls while the last change is at most 7.5 seconds old. Pauses
-            double until they reach it. In a longer silence the longest pause is a hundredth of the silence. Defaults to
-            75 ms.
+        min_poll_interval: the shortest pause between polls, after an empty page. Defaults to 10 ms.
+        recent_poll_interval: the longest pause between polls while the last change is at most 7.5 seconds old. In a
+            longer silence the longest pause is a hundredth of the silence. Defaults to 75 ms.
         max_poll_interval: the longest pause between polls, reached after a hundred seconds without a change. Defaults
             to 1 s. With more than 250 leases on a worker the pauses are longer, see `polling`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.

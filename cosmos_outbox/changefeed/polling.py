@@ -26,6 +26,7 @@ _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker together, which takes a tenth of a core
 _PAUSE_PER_SILENCE = 0.01  # a range without changes for ten seconds is polled ten times a second
+_SILENCE_SECONDS = 1.0
 _TOGETHER_SECONDS = 0.1
 
 
@@ -72,7 +73,7 @@ class Pump:
         )
         self._start = start_of(owned.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
-        self._changed_at = -math.inf
+        self._changed_at, self._gap = -math.inf, 0.0
         self._empty_pages = 0
         self._regression: Regression | None = None
 
@@ -152,7 +153,8 @@ class Pump:
             # whole history as lag.
             owned.advance(page.continuation, lag=0, rest=self._poll, soon=owned.continuation is None)
             await self._pause(together(self._poll, now=now))
-            self._poll = min(self._poll * 2, self._longest(now - self._changed_at))
+            if (silence := now - self._changed_at) > self._gap:
+                self._poll = min(self._poll * 2, self._longest(silence))
         return _From(page.continuation)
 
     async def _work_on(self, page: ChangePage) -> _Following:
@@ -161,13 +163,12 @@ class Pump:
             if handled is None or not handled.documents:
                 return handled
             now = asyncio.get_running_loop().time()
-            # Wait before the next poll for a quarter of the time between the last two changes: a range with
-            # frequent changes is polled often.
-            self._poll = max(self._shortest, min(self._longest(0), (now - self._changed_at) / 4))
-            self._changed_at = now
-            if handled is page and ahead is not None:
-                return await ahead
-        return _From(handled.continuation)
+            # Poll a range with frequent changes often, until the next change is overdue: wait for half of the time
+            # between the last two changes. A change after a longer silence may be the first of many, so poll at once.
+            gap, self._changed_at = now - self._changed_at, now
+            self._gap = gap if gap < _SILENCE_SECONDS else 0.0
+            self._poll = max(self._shortest, min(self._longest(0), self._gap / 2))
+            return await ahead if handled is page and ahead is not None else _From(handled.continuation)
 
     async def _handle(self, page: ChangePage) -> ChangePage | None:
         """

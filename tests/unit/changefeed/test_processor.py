@@ -272,7 +272,7 @@ async def test_the_pause_between_polls_grows_with_the_time_without_changes(silen
     await world.stop_all()
 
 
-async def test_a_range_with_regular_changes_is_polled_about_five_times_per_change():
+async def test_a_range_with_regular_changes_is_polled_about_four_times_per_change():
     world = World()
     feed = Faulty(world.container)
     world.start("a", feed=feed)
@@ -282,7 +282,29 @@ async def test_a_range_with_regular_changes_is_polled_about_five_times_per_chang
         await world.write("k")
         await asyncio.sleep(0.2)
 
-    assert 40 <= feed.calls["read_page"] <= 55
+    assert 35 <= feed.calls["read_page"] <= 45
+    await world.stop_all()
+
+
+@pytest.mark.parametrize(("gap", "last"), [(0.02, 0.025), (10, 0.015)])
+async def test_a_change_soon_after_another_waits_for_a_short_pause(gap: float, last: float):
+    """
+    After changes that come every 20 ms, or that end a silence, the next change waits for at most 10 ms, also if it is a little late.
+    """
+    world, loop = World(), asyncio.get_running_loop()
+    handled_at: list[float] = []
+
+    async def handler(_: ChangeBatch) -> None:
+        handled_at.append(loop.time())
+
+    world.start("a", handler=handler)
+    for pause in (*[gap] * 10, last):
+        await asyncio.sleep(pause)
+        await world.write("k")
+        written_at = loop.time()
+    await asyncio.sleep(1)
+
+    assert round(handled_at[-1] - written_at, 6) <= 0.01
     await world.stop_all()
 
 
