@@ -70,11 +70,14 @@ _OPENING = (
     "([reports](../explanation/sdk-reports.md)). "
 )
 
-_POLL = "aiohttp takes a third of a poll's CPU, asyncio a sixth, and the library a seventh."
+_POLL = (
+    "A poll takes 0.4 ms, of which 0.3 ms are a bare GET of aiohttp. The SDK's renewal of each lease, every 17 s, takes another "
+    "0.1 ms per second."
+)
 
 _TOPIC = (
-    "The SDKs' commit, read of the feed and send take most of the time: a bare loop, which does nothing else, "
-    "takes nearly as long."
+    "By a trace, commit and pause take 6 of 13 ms in the median (17 at p99), the read of the feed 4 (10) and the send 3 (7). A bare loop, "
+    "which does nothing else, takes nearly as long."
 )
 _RECEIVED = "from an event's commit to its receipt at"
 _BUSY = (
@@ -160,7 +163,7 @@ GOALS = (
             key=f"p50_ratio_{rate}",
             says=f"median time {_RECEIVED} {rate} events/s: our relay ÷ bare SDK loop",
             at_most=1.25,
-            why="No profile was made at this rate. Beyond the loop, the worker orders events by key and saves its position.",
+            why="Beyond the loop, the worker orders events by key and saves its position.",
         )
         for rate in (50, 500)
     ),

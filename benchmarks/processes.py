@@ -99,10 +99,15 @@ async def _relay(pipe: Connection, *where: str) -> None:
     at_start: dict[str, float] = {}
 
     def told() -> None:
-        if pipe.recv() == "go":
+        try:
+            word = pipe.recv()
+        except EOFError:  # the benchmark was killed
+            word = "stop"
+        if word == "go":
             at_start.update(cpu_s=time.process_time(), idle_mb=peak_mb())
             gate.set()
         else:
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
             stop.set()
 
     asyncio.get_running_loop().add_reader(pipe.fileno(), told)
