@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -151,22 +152,24 @@ async def test_changes_that_a_lean_poll_finds_are_read_through_the_sdk(idle: Idl
 async def test_a_lean_poll_whose_answer_does_not_end_is_given_up(begun: bytes):
     """The answer stops before its status, or before its body. The caller then reads the range through the SDK."""
 
-    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(begun)
-        while await reader.read(1024):
-            pass
-        writer.close()
-        closed.set()
+    loop = asyncio.get_running_loop()
 
-    closed = asyncio.Event()
-    server = await asyncio.start_server(begin, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server, AioHttpTransport() as transport:
-        polls = LeanPolls(transport, timeout_seconds=0.05)
-        polls.learn("a", SimpleNamespace(url=f"http://127.0.0.1:{port}/", headers=LEARNED))
-        async with asyncio.timeout(20):
+    async def begin(listening: socket.socket) -> None:
+        connection, _ = await loop.sock_accept(listening)
+        with connection:
+            await loop.sock_sendall(connection, begun)
+            await asyncio.Event().wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        answering = asyncio.create_task(begin(listening))
+        async with AioHttpTransport() as transport, asyncio.timeout(20):
+            polls = LeanPolls(transport, timeout_seconds=0.05)
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+            polls.learn("a", SimpleNamespace(url=url, headers=LEARNED))
             assert await polls.nothing_new("a", "1", session_token="") is None
-            await closed.wait()
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
