@@ -142,7 +142,6 @@ class Pump:
             return await self._work_on(page)
         if page.dropped:
             self._finish_page(page, seconds=0)
-            self._poll = self._shortest
         elif page.skipped:
             owned.advance(page.continuation)
             self._empty_pages += 1
@@ -154,7 +153,7 @@ class Pump:
             owned.advance(page.continuation, lag=0, rest=self._poll, soon=owned.continuation is None)
             await self._pause(together(self._poll, now=now))
             if (silence := now - self._changed_at) > self._gap:
-                self._poll = min(self._poll * 2, self._longest(silence))
+                self._poll = max(self._shortest, min(self._poll * 2, self._longest(silence)))
         return _From(page.continuation)
 
     async def _work_on(self, page: ChangePage) -> _Following:

@@ -2,11 +2,11 @@
 Read ahead: a Reader reads the pages of one lease, and a Budget bounds the memory that the pages of all leases of a
 worker take.
 
-A lease has up to two pages in memory: the page that the handler works on, and the page that was read ahead. Nothing is
-read ahead after the last page of the feed. In an outage they stay there for hours. There is a third page if a page that
-keeps failing was read again. So each read first reserves the memory that it expects to need. After the read, the budget
-counts the page, without the changes that `wanted` dropped, until the last reference to the page is gone. Sizes are
-counted in bytes of JSON; as Python objects, each of these bytes takes several bytes of memory.
+A lease has up to two pages in memory: the page that the handler works on, and the page that was read ahead. In an
+outage they stay there for hours. There is a third page if a page that keeps failing was read again. So each read first
+reserves the memory that it expects to need. After the read, the budget counts the page, without the changes that
+`wanted` dropped, until the last reference to the page is gone. Sizes are counted in bytes of JSON; as Python objects,
+each of these bytes takes several bytes of memory. Nothing is read ahead after the last page of the feed.
 
 *How long a page is.* A lease that keeps up asks for 100 changes. After a page that had so many, the lease asks for
 `max_items`, because a change of a long page costs several times less. It never asks for more than fit into its share of

@@ -308,6 +308,24 @@ async def test_a_change_soon_after_another_waits_for_a_short_pause(gap: float, l
     await world.stop_all()
 
 
+async def test_an_unwanted_change_does_not_make_a_worker_poll_more_often():
+    reads = []
+    for writes in (["k"], ["k", "unwanted"]):
+        world = World()
+        feed = Faulty(world.container)
+        world.start("a", feed=feed, wanted=lambda document: document["partitionKey"] == "k")
+        for _ in range(10):
+            for key in writes:
+                await world.write(key)
+                await asyncio.sleep(0.9 / len(writes))
+        reads.append(feed.calls["read_page"])
+        await world.stop_all()
+
+    few, more = reads
+    assert few <= 9 * 25
+    assert few <= more <= few + 2 * 10  # the unwanted change itself, and the read behind it
+
+
 async def test_a_stop_cancels_a_handler_after_the_grace_period():
     world = World()
     started = asyncio.Event()
