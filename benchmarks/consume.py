@@ -56,7 +56,7 @@ class Sizes:
     in_session: int  # how many messages each of the SLOTS long sessions has
     idle_seconds: float
     seconds: float  # for how long messages are sent to measure latencies
-    many: int  # how many sessions with one message each are handled to measure memory
+    many: int  # how many sessions with one message each are handled by a process of their own
 
 
 FULL = Sizes(rounds=5, short=400, in_session=60, idle_seconds=20, seconds=10, many=10_000)
@@ -405,28 +405,35 @@ async def _effects(
     return latencies.counted, time.perf_counter() - started - seconds
 
 
-async def measure_memory(
+async def measure_many(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
-    """Return the peak memory of a consumer process that handles a large number of sessions."""
+    """Return the speed, the CPU time and the peak memory of a consumer process that handles a large number of one-message sessions."""
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sizes.many, in_session=1)
     where = system.cosmos, system.servicebus, topic, container, receiver, str(sizes.many)
     process, pipe = spawn(_run_consumer, *where)
     try:
-        peak: float = await asyncio.to_thread(pipe.recv)
+        peak, run = await asyncio.to_thread(pipe.recv)
     finally:
         process.kill()
         process.join()
-    show(f"{sizes.many} sessions, {receiver}", f"peak {peak:.1f} MB")
-    return {f"peak_mb_{receiver}": round(peak, 1)}
+    show(
+        f"{sizes.many} sessions, {receiver}",
+        f"{run.per_second:.1f} messages/s, {run.cpu_ms:.3f} ms CPU each, peak {peak:.1f} MB",
+    )
+    return {
+        f"many_per_s_{receiver}": round(run.per_second, 1),
+        f"many_cpu_ms_{receiver}": round(run.cpu_ms, 3),
+        f"peak_mb_{receiver}": round(peak, 1),
+    }
 
 
 def _run_consumer(pipe: Connection, *where: str) -> None:
-    pipe.send(asyncio.run(_peak_of_consumer(*where)))
+    pipe.send(asyncio.run(_consumer(*where)))
 
 
-async def _peak_of_consumer(*where: str) -> float:
+async def _consumer(*where: str) -> tuple[float, Run]:
     cosmos, servicebus, topic, container, receiver, messages = where
     meter = Meter(int(messages))
 
@@ -437,7 +444,7 @@ async def _peak_of_consumer(*where: str) -> float:
     ):
         collect_seldom()
         await meter.done.wait()
-    return peak_mb()
+    return peak_mb(), meter.run
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
@@ -454,7 +461,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         for receiver in RECEIVERS:
             result |= await measure_latencies(system, bus, sizes, receiver)
             result |= await measure_effects(system, bus, sizes, receiver)
-            result |= await measure_memory(system, bus, sizes, receiver)
+            result |= await measure_many(system, bus, sizes, receiver)
         return result
 
 

@@ -322,6 +322,21 @@ GOALS = (
         at_most=1.6,
         ratio=False,
     ),
+    *(
+        Goal(
+            benchmark="consume",
+            key=f"many_{key}_{receiver}",
+            says=f"{what} of a consumer with {named}, while 10,000 one-message sessions wait",
+            at_least=least,
+            at_most=most,
+            ratio=False,
+        )
+        for (receiver, named), rate, cost in zip(_RECEIVERS, (150, 600), (5, 1.6), strict=True)
+        for key, what, least, most in (
+            ("per_s", "messages/s", rate, None),
+            ("cpu_ms", "CPU ms per message", None, cost),
+        )
+    ),
     Goal(
         benchmark="consume",
         key="short_rate_ratio_sdk",
