@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +42,7 @@ from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.telemetry import open_telemetry
-from cosmos_outbox_worker.worker_assembly import memory_limit, processor_options
+from cosmos_outbox_worker.worker_assembly import processor_options
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
@@ -72,8 +71,8 @@ async def relay(
     """
     Run a relay until the event `stop` is set. If an event `gate` is given, the relay sends nothing before the gate is set.
 
-    The relay is built as `worker_assembly` builds it where it finds no memory limit. So its cost includes logs, health, metrics, spans,
-    the parked store, deletion, and polls of the lag and of parked keys.
+    The relay is built as `worker_assembly` builds it. So its cost includes logs, health, metrics, spans, the parked store, deletion, and
+    polls of the lag and of parked keys.
     """
 
     def count(record: Record) -> None:
@@ -121,7 +120,6 @@ async def relay(
             replace(
                 processor_options(settings),
                 max_items=page,
-                memory_bytes=memory_limit(Path("/no limit")) * 2 // 5,
                 acquire_interval=timedelta(seconds=0.5),
                 # Each page waits in the handler until the gate is set. If another worker asks for the lease
                 # meanwhile, this worker gives up the page after the grace period, which is therefore short.
