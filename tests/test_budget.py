@@ -23,7 +23,7 @@ MAXIMA = {
     "adapters/servicebus": 884,
     "amqp": 1_294,
     "blocking": 298,
-    "changefeed": 1_789,
+    "changefeed": 1_787,
     "consumer": 1_143,
     "domain": 422,
     "fastapi": 403,

@@ -48,11 +48,6 @@ def together(seconds: float, *, now: float) -> float:
     return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
 
 
-def lag_after(page: ChangePage) -> int | None:
-    """Return how many transactions of the partition are newer than a page; 0 if it is the last. Return None if unknown."""
-    return None if page.latest_lsn is None or page.last_lsn is None else page.latest_lsn - page.last_lsn
-
-
 class Pump:
     """
     The work on one lease: reads its pages and has the handler process them. The next page is read while the handler
@@ -224,9 +219,9 @@ class Pump:
         Move the lease's position behind a page whose changes were all handled. Changes that `ProcessorOptions.wanted`
         dropped count as handled.
         """
-        self._owned.advance(page.continuation, lag=lag_after(page), handled=handled)
+        self._owned.advance(page.continuation, lag=page.lag, handled=handled)
         changes = len(page.documents) + page.dropped
-        self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag_after(page)))
+        self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=page.lag))
 
     def _back_off(
         self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
@@ -273,7 +268,7 @@ class Pump:
     async def _reading_ahead(self, page: ChangePage) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
         # After the last page, the next one is likely to be empty. Reading it would delay the handler, and then the pause
         # after an empty page would delay a change that comes while the handler works.
-        if lag_after(page) == 0 or not self._reader.has_room_ahead():
+        if page.lag == 0 or not self._reader.has_room_ahead():
             yield None
             return
         ahead = asyncio.create_task(self._read(page.continuation))

@@ -221,7 +221,7 @@ class Reader:
         self._seen = self._sizes.after(documents=read, read=size, kept=kept)
         budget.typical = budget.typical.after(documents=read, read=size, kept=kept)
         last = page.documents[-1].get("_lsn")
-        last_lsn = last if isinstance(last, int) else None
-        sifted = replace(page, documents=documents, dropped=read - len(documents), last_lsn=last_lsn)
+        lag = page.latest_lsn - last if page.latest_lsn is not None and isinstance(last, int) else None
+        sifted = replace(page, documents=documents, dropped=read - len(documents), lag=lag)
         budget.hold(sifted, kept)
         return sifted

@@ -45,8 +45,8 @@ class ChangePage:
         `start`. More changes may follow, so read on at once.
     range_id: the id of the physical partition, if the service returned it.
     size: the size of the page in bytes of JSON, if known.
-    dropped, last_lsn: set by the processor: how many changes it dropped because its handler does not want them, and the LSN
-        of the last change that it read, dropped or not.
+    dropped, lag: set by the processor: how many changes it dropped because its handler does not want them, and how many
+        transactions of the partition are newer than the page (0 if the page is the last, None if unknown).
     """
 
     documents: tuple[Document, ...]
@@ -57,7 +57,7 @@ class ChangePage:
     request_charge: float = 0.0
     size: int | None = None
     dropped: int = 0
-    last_lsn: int | None = None
+    lag: int | None = None
 
 
 class ChangeFeed(Protocol):

@@ -283,27 +283,30 @@ def _alive_pages() -> list[ChangePage]:
     return [found for found in gc.get_objects() if isinstance(found, ChangePage)]
 
 
+async def _reads_during_the_first_page(world: World, feed: Asked, **options: Any) -> int:
+    at_hand, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(_: ChangeBatch) -> None:
+        at_hand.set()
+        await go_on.wait()
+
+    world.start("a", feed=feed, handler=handler, max_items=2, **options)
+    await at_hand.wait()
+    await asyncio.sleep(60)
+    reads = len(feed.asked)
+    go_on.set()
+    await world.stop_all()
+    return reads
+
+
 async def test_the_next_page_is_read_ahead_only_if_the_budget_has_room():
     reads = []
     for memory_bytes in (20_000 * MEMORY_OF_A_BYTE, 2_000_000 * MEMORY_OF_A_BYTE):
         world = World()
         for number in range(20):
             await _write(world.container, "k", f"{number}", n=number, text="x" * 15_000)
-        at_hand, go_on = asyncio.Event(), asyncio.Event()
-
-        async def handler(
-            _: ChangeBatch, at_hand: asyncio.Event = at_hand, go_on: asyncio.Event = go_on
-        ) -> None:
-            at_hand.set()
-            await go_on.wait()
-
         feed = Asked(world.container)
-        world.start("a", feed=feed, handler=handler, memory_bytes=memory_bytes, max_items=2)
-        await at_hand.wait()
-        await asyncio.sleep(60)
-        reads.append(len(feed.asked))
-        go_on.set()
-        await world.stop_all()
+        reads.append(await _reads_during_the_first_page(world, feed, memory_bytes=memory_bytes))
 
     assert [1, 2] == reads
 
@@ -322,18 +325,8 @@ async def test_nothing_is_read_ahead_after_a_page_that_is_known_to_be_the_last(
     world = World()
     for number in range(changes):
         await _write(world.container, "k", f"{number}", n=number)
-    go_on = asyncio.Event()
 
-    async def handler(_: ChangeBatch) -> None:
-        await go_on.wait()
-
-    feed = feed_of(world.container)
-    world.start("a", feed=feed, handler=handler, max_items=2)
-    await asyncio.sleep(60)
-
-    assert reads == len(feed.asked)
-    go_on.set()
-    await world.stop_all()
+    assert reads == await _reads_during_the_first_page(world, feed_of(world.container))
 
 
 async def test_unwanted_changes_are_skipped_without_a_pause():
