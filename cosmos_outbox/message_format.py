@@ -129,8 +129,9 @@ def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
 
 def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
-    for key, name in PROPERTIES.items():
-        value = meta.get(key)
+    for key, value in meta.items():
+        if (name := PROPERTIES.get(key)) is None:
+            continue
         # The first two branches handle nearly all values of the library's own events. They call no function of
         # this module, because that would be slower.
         if type(value) is str and value.isascii():

@@ -263,8 +263,7 @@ class Relay:
             progress.unsendable += result.rejected
         else:
             for delivery, error, attempts in result.rejected:
-                key, event_id = delivery.key
-                progress.failures[key] = failure_of(event_id, error, attempts=attempts)
+                progress.failures[delivery.key[0]] = failure_of(delivery.id, error, attempts=attempts)
                 again.append(delivery)
         if result.accepted:
             # The topic has accepted messages, so the refused messages may be at fault, and not the topic. Send them again, to find out.
