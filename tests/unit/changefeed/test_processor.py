@@ -255,6 +255,17 @@ async def test_a_range_is_polled_less_often_while_it_has_no_changes():
     await world.stop_all()
 
 
+async def test_a_new_lease_without_changes_is_polled_at_most_five_times_in_its_first_second():
+    world = World()
+    feed = Faulty(world.container)
+    processor = world.start("a", feed=feed)
+    await world.until(lambda: len(processor.status()) == 1)
+    await asyncio.sleep(1)
+
+    assert 2 <= feed.calls["read_page"] <= 5
+    await world.stop_all()
+
+
 @pytest.mark.parametrize(
     ("silence", "pause"), [(2, 0.075), (7, 0.075), (10, 0.1), (30, 0.3), (90, 0.9), (300, 1)]
 )
