@@ -72,6 +72,10 @@ _OPENING = (
 
 _POLL = "A poll takes 0.4 to 0.5 ms, of which 0.3 ms are a bare GET of aiohttp. The SDK's renewals of a lease take 0.1 ms per second."
 
+_READ = (
+    "A bare SDK loop takes 87 % of the CPU time of our processor. Alone it would read 5.4 times as many documents as Java's processor, 8.5 "
+    "times as many per CPU second, and 5.1 times as many as .NET's."
+)
 _TOPIC = (
     "By a trace at 50 events per second, commit and pause take 6 of 13 ms, the read of the feed 4 and the send 3. Some changes come just "
     "after a poll and wait for two pauses. A bare loop takes 26 ms at p99."
@@ -80,7 +84,7 @@ _RELAYED = (
     "By samples, 18 % of the relay's CPU time is the encoding of messages, 23 % making messages from documents, 16 % the SDK's read "
     "of the feed, and 10 % its send."
 )
-_RECEIVED = "from an event's commit to its receipt at"
+_RECEIVED = "from an event's commit to receipt at"
 _BUSY = (
     "The consuming process also sends the messages. Receiving 500 per second takes half of its core with the lean receiver "
     "and three quarters with the SDK's. At 50 per second the median is 5 ms with both."
@@ -233,13 +237,15 @@ GOALS = (
         benchmark="processor",
         key="java_docs_ratio",
         says="documents/s read from the change feed: our processor ÷ the Java SDK's processor",
-        at_least=1.0,
+        at_least=4.9,
+        why=_READ,
     ),
     Goal(
         benchmark="processor",
         key="java_cpu_ratio",
         says="documents read per CPU second: our processor ÷ the Java SDK's processor",
-        at_least=1.0,
+        at_least=9.6,
+        why=_READ,
     ),
     Goal(
         benchmark="processor",
@@ -270,7 +276,7 @@ GOALS = (
         key="dotnet_cpu_ratio",
         says="documents read per CPU second: our processor ÷ the .NET SDK's processor",
         at_least=5.0,
-        why="A bare SDK loop takes 87 % of the CPU of our processor. Without the other 13 % the figure would be 5.1.",
+        why=_READ,
     ),
     Goal(
         benchmark="processor",
@@ -288,7 +294,7 @@ GOALS = (
         benchmark="processor",
         key="dotnet_balance_ratio",
         says="seconds until five workers share 100 leases evenly: our processor ÷ the .NET SDK's",
-        at_most=1.0,
+        at_most=0.1,
     ),
     Goal(
         benchmark="consume",
