@@ -34,14 +34,15 @@ _HEAD = """# Figures
 
 `make bench BENCH=all` in a clone measured these figures against the emulators, without TLS and network. So on Azure more of the time is
 spent outside of the library. Both sides of a ratio (÷) were measured in the same run, in turn. Most figures are medians of several rounds.
-The CPU time of a commit is that of all rounds. If a benchmark ran more than once, a row shows the median, and in brackets the lowest and
-the highest run. `make bench BENCH=NAME` also prints the results behind a figure.
+If a benchmark ran several times, a row shows the median, and in brackets the lowest and the highest run. `make bench BENCH=NAME` prints
+more results.
 
 | Benchmark | What is measured | Result | Goal |
 |---|---|---|---|
 """
 _ABSOLUTE = """
-These figures are times, rates and sizes on the measuring machine, which has two cores and also runs the emulators:
+These figures are times, rates and sizes on the measuring machine, which has two cores and also runs the emulators. Another such
+machine was 1.6 times as fast:
 
 | Benchmark | What is measured | Result | Goal |
 |---|---|---|---|
