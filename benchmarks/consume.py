@@ -150,8 +150,9 @@ class Latencies:
     def counted(self) -> list[float]:
         return self._all[SLOTS:]
 
-    def begin(self, name: str) -> None:
-        self._began[name] = time.perf_counter()
+    def begin(self, name: str, due: float | None = None) -> None:
+        """Begin when the message was due, if it is sent late: a message that is late to be sent is also late to be handled."""
+        self._began[name] = time.perf_counter() if due is None else due
 
     def end(self, name: str) -> None:
         self._all.append((time.perf_counter() - self._began[name]) * 1000)
@@ -335,12 +336,12 @@ async def _latencies(
     ):
         numbers = [0] * sessions
 
-        async def send(count: int, first: int) -> None:
+        async def send(count: int, first: int, due: float | None = None) -> None:
             batch = []
             for session in (n % sessions for n in range(first, first + count)):
                 message = _message(f"s{session}", numbers[session])
                 numbers[session] += 1
-                latencies.begin(str(message.message_id))
+                latencies.begin(str(message.message_id), due)
                 batch.append(message)
             await sender.send_messages(batch)
 
@@ -349,8 +350,9 @@ async def _latencies(
         await latencies.warm.wait()
         started, step = time.perf_counter(), max(1, rate // 50)
         for number in range(0, wanted, step):
-            await asyncio.sleep(max(0.0, started + number / rate - time.perf_counter()))
-            await send(step, number)
+            due = started + number / rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await send(step, number, due)
         await latencies.done.wait()
     return latencies.counted
 

@@ -67,9 +67,9 @@ class Pump:
             wanted=options.wanted,
         )
         self._start = start_of(owned.lease)
-        self._shortest, self._poll = options.min_poll_interval.total_seconds(), self._longest(0)
-        self._changed_at, self._gap = -math.inf, 0.0
-        self._empty_pages = 0
+        self._shortest = options.min_poll_interval.total_seconds()
+        self._poll = max(self._shortest, self._longest(0))
+        self._changed_at, self._gap, self._empty_pages = -math.inf, 0.0, 0
         self._regression: Regression | None = None
 
     def _longest(self, silence: float = math.inf) -> float:
