@@ -13,8 +13,8 @@ Rows = Sequence[Mapping[str, float]]
 _KNEES = f"""
 ## How cost grows
 
-A worker reads one page of each partition at a time and sends while it reads, so a few partitions fill its core. Each further
-partition adds a poll, a checkpoint and a smaller page, so an event costs more. A consumer handles the messages of a session one after another, so
+A worker reads one page of each partition at a time and sends while it reads, so sixteen partitions fill its
+core. Further partitions cost an event nothing while all have a backlog. A consumer handles the messages of a session one after another, so
 its rate grows with the sessions until its core is full. It handles 32 sessions at once, and more sessions have to wait.
 
 A slow network costs a worker little, because it waits for its {FLEET_PARTITIONS} partitions at the same time. More workers need more CPU
@@ -36,12 +36,12 @@ def draw(figures: Mapping[str, Any]) -> str:
             _chart("Messages/s of one consumer by number of sessions", [rows["sessions"]], "messages/s"),
             _chart(f"Events/s by number of workers, with replies {delays} ms later", fleets, "events/s"),
             "\n| What grows | Number | Events or messages per second | CPU ms per event or message |\n|---|---|---|---|\n",
-            *_table("partitions that one worker reads", rows["partitions"]),
-            *_table("sessions that one consumer handles", rows["sessions"]),
+            *_table("partitions of one worker", rows["partitions"]),
+            *_table("sessions of one consumer", rows["sessions"]),
             *(
                 line
                 for delay, fleet in zip(DELAYS_MS, fleets, strict=True)
-                for line in _table(f"worker processes, if each reply takes {delay} ms more", fleet)
+                for line in _table(f"workers, replies {delay} ms later", fleet)
             ),
         ]
     )

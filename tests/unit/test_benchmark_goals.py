@@ -66,4 +66,4 @@ def test_the_benchmark_page_has_a_chart_of_each_growth_table():
     assert page.count("line [1200, 9600]") == 2 + len(DELAYS_MS)
     assert 'x-axis ["1", "8"]' in page
     assert "0 --> 10000" in page
-    assert "| worker processes, if each reply takes 30 ms more | 8 | 9600 | 0.05 |" in page
+    assert "| workers, replies 30 ms later | 8 | 9600 | 0.05 |" in page
