@@ -32,16 +32,16 @@ WORSE = 0.1
 
 _HEAD = """# Figures
 
-`make bench BENCH=all` in a clone measured these figures against the emulators, without TLS and network. On Azure more time is spent outside of
-the library. Both sides of a ratio (÷) were measured in the same run, in turn. Most figures are medians of several rounds; of two rounds of `latency` the better counts.
-If a benchmark ran several times, a row shows the median, and in brackets the lowest and the highest run. `make bench BENCH=NAME` prints
-more results.
+`make bench BENCH=all` in a clone measured these figures against the emulators, without TLS and network. On Azure more time is
+spent outside of the library. Both sides of a ratio (÷) were measured in the same run, in turn. Most figures are medians of several rounds;
+of two rounds of `latency` the better counts. If a benchmark ran several times, a row shows the median, and in brackets the lowest and the
+highest run. `make bench BENCH=NAME` prints more results.
 
 | Benchmark | What is measured | Result | Goal |
 |---|---|---|---|
 """
 _ABSOLUTE = """
-These figures are times, rates and sizes on the measuring machine, which has two cores and also runs the emulators.:
+These figures are times, rates and sizes on the measuring machine, which has two cores and also runs the emulators:
 
 | Benchmark | What is measured | Result | Goal |
 |---|---|---|---|

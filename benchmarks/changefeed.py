@@ -170,15 +170,11 @@ async def idle(
     Measure a processor that owns `leases` idle leases. Return its CPU time and requests per second, and its memory.
     """
     data = data or await system.new_events(1, partitions=leases)
-
-    async def handle(batch: ChangeBatch) -> None:
-        del batch
-
     processor = processor_of(
         system.client,
         data,
         await system.new_leases(),
-        handle,
+        _drop,
         # The longest pause would be reached after a hundred seconds without a change. Here it is reached at once.
         recent_poll_interval=timedelta(seconds=poll_seconds),
         max_poll_interval=timedelta(seconds=poll_seconds),
@@ -201,10 +197,7 @@ async def acquire(system: Emulated, leases: int) -> float:
     """Return how many seconds a processor with default options takes to create, acquire and read `leases` leases."""
     data = await system.new_events(1, partitions=leases)
 
-    async def handle(batch: ChangeBatch) -> None:
-        del batch
-
-    processor = processor_of(system.client, data, await system.new_leases(), handle)
+    processor = processor_of(system.client, data, await system.new_leases(), _drop)
     started = time.perf_counter()
     async with running(processor):
         await _until_everything_is_read(processor, leases)
@@ -212,8 +205,16 @@ async def acquire(system: Emulated, leases: int) -> float:
 
 
 async def _until_everything_is_read(processor: ChangeFeedProcessor, leases: int) -> None:
-    while not _reads_everything(processor, leases):  # noqa: ASYNC110 - there is no event to wait for
+    def reads_everything() -> bool:
+        status = processor.status()
+        return len(status) == leases and all(lease.lag is not None for lease in status)
+
+    while not reads_everything():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.1)
+
+
+async def _drop(batch: ChangeBatch) -> None:
+    del batch
 
 
 def _resident_mb() -> float:
@@ -221,19 +222,11 @@ def _resident_mb() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def _reads_everything(processor: ChangeFeedProcessor, leases: int) -> bool:
-    status = processor.status()
-    return len(status) == leases and all(lease.lag is not None for lease in status)
-
-
 def _work(connection_string: str, data: str, leases: str, name: str, pipe: Connection) -> None:
-    async def handle(batch: ChangeBatch) -> None:
-        del batch
-
     async def run() -> None:
         async with open_cosmos_client(connection_string=connection_string) as client:
             processor = processor_of(
-                client, data, leases, handle,
+                client, data, leases, _drop,
                 instance_name=name,
                 acquire_interval=timedelta(seconds=ACQUIRE_SECONDS),
                 renew_interval=timedelta(seconds=RENEW_SECONDS),

@@ -150,9 +150,9 @@ class Latencies:
     def counted(self) -> list[float]:
         return self._all[SLOTS:]
 
-    def begin(self, name: str, due: float | None = None) -> None:
-        """Begin when the message was due, if it is sent late: a message that is late to be sent is also late to be handled."""
-        self._began[name] = time.perf_counter() if due is None else due
+    def begin(self, name: str, at: float) -> None:
+        """Note when a message was due: a message that is late to be sent is also late to be handled."""
+        self._began[name] = at
 
     def end(self, name: str) -> None:
         self._all.append((time.perf_counter() - self._began[name]) * 1000)
@@ -336,7 +336,7 @@ async def _latencies(
     ):
         numbers = [0] * sessions
 
-        async def send(count: int, first: int, due: float | None = None) -> None:
+        async def send(count: int, first: int, due: float) -> None:
             batch = []
             for session in (n % sessions for n in range(first, first + count)):
                 message = _message(f"s{session}", numbers[session])
@@ -346,7 +346,7 @@ async def _latencies(
             await sender.send_messages(batch)
 
         # Send one message to each session before the load begins, so that the consumer opens all sessions, which then stay open.
-        await send(sessions, 0)
+        await send(sessions, 0, time.perf_counter())
         await latencies.warm.wait()
         started, step = time.perf_counter(), max(1, rate // 50)
         for number in range(0, wanted, step):
@@ -389,7 +389,7 @@ async def _effects(
     latencies = Latencies(wanted)
 
     async def commit(number: int) -> None:
-        latencies.begin(f"key-{number}")
+        latencies.begin(f"key-{number}", time.perf_counter())
         await commit_events(events, f"key-{number}", number, 1)
 
     async with (
