@@ -31,6 +31,12 @@ Passes ==
 
 Takes(w) == Says("takes") /\ Take(w, Parent)
 
+\* The process of a worker is about to take the lease again, so its earlier work has ended, for example because it was told untruly that the
+\* lease was deleted.
+Ends(w) ==
+    /\ Says("ends") /\ Set(w, Idle)
+    /\ UNCHANGED <<lease, handled, stray, world, tenures, crashes, lost, asked>>
+
 \* A page that failed is handled again.
 Handles(w) ==
     /\ Says("handles") /\ MayAct(w)
@@ -62,7 +68,7 @@ Touched ==
 TraceInit == run \in DOMAIN Traces /\ line = 2 /\ Init
 TraceNext ==
     \/ \E w \in Workers : line <= Len(Trace) /\ w = Line.actor /\
-        (Takes(w) \/ Handles(w) \/ Sends(w) \/ Served(w) \/ Hears(w) \/ HearsNothing(w))
+        (Takes(w) \/ Ends(w) \/ Handles(w) \/ Sends(w) \/ Served(w) \/ Hears(w) \/ HearsNothing(w))
     \/ Passes \/ Touched
 
 \* How far each trace was followed, and whether what holds did: python reads it.

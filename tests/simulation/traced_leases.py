@@ -3,19 +3,20 @@ The simulation of the change feed, which also writes a trace of one lease: which
 when each write of the lease is sent, executed and answered.
 
 With `models/TraceLeases.tla`, the model checker TLC finds out whether the trace is a behaviour that `models/Leases.tla` allows. The scripts
-have one range, no split and no frozen process, like the model. An owner has one request at a time in the model, so no request is executed
-after its sender stopped waiting.
+have one range, no split and no frozen process, like the model. An owner has one request at a time in the model. So if an owner stops waiting
+for a request that is still on its way, the trace says this only after the service has executed the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 from cosmos_outbox.changefeed.leases import from_document, handover_requested_by
 from cosmos_outbox.changefeed.read_ahead import lsn_of
-from cosmos_outbox.errors import PreconditionFailed
+from cosmos_outbox.errors import NotFound, PreconditionFailed
 from cosmos_outbox.ports import Document
 from tests.simulation.attributed_leases import AttributedLeases
 from tests.simulation.changefeed import EPOCH, Simulation, Step
@@ -54,14 +55,20 @@ class TracedLeases(Simulation):
             self._said_at = now
         self.lines.append({"actor": actor, "action": action, **values})
 
+    @property
+    def age(self) -> int:
+        # Cosmos DB cuts `_ts` to whole seconds, so a lease that is written now seems to be so many milliseconds old.
+        return self._milliseconds % 1000
+
     def say_written(self, actor: str, action: str, **values: Any) -> None:
-        # Cosmos DB cuts `_ts` to whole seconds, so a lease that is written now seems to be `age` milliseconds old.
-        self.say(actor, action, age=self._milliseconds % 1000, **values)
+        self.say(actor, action, age=self.age, **values)
 
     def took(self, process: str) -> None:
         tenures = self.lines[0]["tenures"]
         before, self.tenures[process] = self.tenures.get(process, ""), f"t{len(tenures) + 1}"
         tenures.append(self.tenures[process])
+        if before:  # a process takes a lease only after it has ended its own earlier work on it
+            self.say(before, "ends")
         self.say_written(self.tenures[process], "takes", before=before)
 
     # The following methods override the simulation to write the trace.
@@ -81,9 +88,10 @@ class TracedLeases(Simulation):
             self.say(self.tenures[worker.instance], "handles", number=document["_lsn"])
 
     async def _rewrite(self, document: Document) -> None:
-        before = self._store._documents.get(document["id"], {}).get("_etag")
-        await super()._rewrite(document)
-        if self._store._documents.get(document["id"], {}).get("_etag") != before:
+        # A worker may write the lease between this read and this write, which is then refused.
+        with suppress(NotFound, PreconditionFailed):
+            current = await self._operator.read(document["id"], "")
+            await self._operator.replace(current, etag=current["_etag"])
             self.say_written("others", "touched", asks=False)
 
 
@@ -97,6 +105,11 @@ class _Writes:
         self._replace, self._read, self._service = link.replace, link.read, link._service()
         self._sent: Any = None  # the write that this worker sent last as the owner of the lease
         self._is_refused = False
+        self._is_on_its_way = False
+        self._abandoned_by: str | None = (
+            None  # the tenure that no longer waits for the write that is on its way
+        )
+        self._sending, link._sending = link._sending, self.sending
         link.replace, link.read, link._service = (
             self.replace,
             self.read,
@@ -106,6 +119,10 @@ class _Writes:
     @property
     def _tenure(self) -> str:
         return self._run.tenures.get(self._worker.instance, "none")
+
+    def sending(self, operation: str, args: tuple[Any, ...]) -> None:
+        self._sending(operation, args)
+        self._is_on_its_way |= operation == "replace" and args[0] is self._sent
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         owned = self._worker.processor._owned._owned
@@ -121,7 +138,10 @@ class _Writes:
             self._is_refused = True
             raise
         except BaseException:
-            self._run.say(self._tenure, "hears nothing")
+            if self._is_on_its_way:
+                self._abandoned_by = self._tenure
+            else:
+                self._run.say(self._tenure, "hears nothing")
             raise
         self._run.say(self._tenure, "hears")
         return written  # type: ignore[no-any-return]
@@ -145,16 +165,22 @@ class _Writes:
             written = await service.replace(document, etag=etag)
         except PreconditionFailed:
             if is_owners:
-                self._run.say(self._tenure, "served", written=False, age=0)
+                self._served(written=False, age=0)
             raise
         if is_owners:
-            self._run.say_written(self._tenure, "served", written=True)
+            self._served(written=True, age=self._run.age)
         elif written.get("Owner") == self._worker.instance:
             self._run.took(self._worker.instance)
         else:
             asks = handover_requested_by(from_document(written)) is not None
             self._run.say_written("others", "touched", asks=asks and before is not None)
         return written
+
+    def _served(self, *, written: bool, age: int) -> None:
+        self._run.say(self._abandoned_by or self._tenure, "served", written=written, age=age)
+        if self._abandoned_by is not None:
+            self._run.say(self._abandoned_by, "hears nothing")
+        self._is_on_its_way, self._abandoned_by = False, None
 
 
 class _Service:
