@@ -420,9 +420,12 @@ def test_a_worker_names_an_unavailable_service_and_goes_on_afterwards(
     async def leave() -> None:
         async with place.worker() as worker:
             await until_so(lambda: place.sent() == 1 and nothing_waits(worker))
-            await asyncio.to_thread(place.commit, "2")
+            if "cosmos" in services:  # without Cosmos DB there is no commit
+                await asyncio.to_thread(place.commit, "2")
             for service in services:
                 getattr(place, service).add_fault(faults[service])
+            if "cosmos" not in services:  # the worker would send an earlier event before the fault, and report nothing
+                await asyncio.to_thread(place.commit, "2")
             await until_so(lambda: any(said in reason for reason in worker.snapshot().unready))
             for service in services:
                 getattr(place, service).clear_faults()
