@@ -170,6 +170,7 @@ class _Writes:
         if is_owners:
             self._served(written=True, age=self._run.age)
         elif written.get("Owner") == self._worker.instance:
+            assert document["id"] not in self._worker.processor._owned._owned
             self._run.took(self._worker.instance)
         else:
             asks = handover_requested_by(from_document(written)) is not None

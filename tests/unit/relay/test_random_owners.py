@@ -42,6 +42,7 @@ async def test_each_of_several_failing_topics_gets_all_its_events_in_order(  # n
     seed: int,
 ):
     draw = random.Random(seed)
+    random.seed(seed)  # also for the pauses of the relay
     brokers = {topic: MemoryBroker(dedup_window_seconds=None) for topic in "abc"}
     fates = [None, None, None, Fault.LOST, Fault.ACK_LOST, Fault.LATE, Fault.NO_TOPIC]
     for broker in brokers.values():
