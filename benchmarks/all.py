@@ -33,9 +33,9 @@ WORSE = 0.1
 _HEAD = """# Figures
 
 `make bench BENCH=all` in a clone measured these figures against the emulators, without TLS and network. On Azure more time is
-spent outside of the library. Both sides of a ratio (÷) were measured in the same run, in turn. Most figures are medians of several rounds;
-of two rounds of `latency` the better counts. If a benchmark ran several times, a row shows the median, and in brackets the lowest and the
-highest run. `make bench BENCH=NAME` prints more results.
+spent outside of the library. Both sides of a ratio (÷) were measured in the same run, mostly in turn. Most figures are medians of several
+rounds; of two rounds of `latency` the better counts. If a benchmark ran several times, a row shows the median, and in brackets the lowest
+and the highest run. `make bench BENCH=NAME` prints more results.
 
 | Benchmark | What is measured | Result | Goal |
 |---|---|---|---|
@@ -80,11 +80,14 @@ def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the median of each figure over several runs of one benchmark. "spread" has the lowest and highest value of each figure."""
     if len(runs) == 1:
         return runs[0]
+    known = {key: one for run in runs for key, one in run.items()}  # a run may lack a figure of another run
     numbers = {
-        key: [run[key] for run in runs] for key, one in runs[0].items() if isinstance(one, int | float)
+        key: [run[key] for run in runs if key in run]
+        for key, one in known.items()
+        if isinstance(one, int | float)
     }
     medians = {key: statistics.median(values) for key, values in numbers.items()}
-    return {**runs[0], **medians, "spread": {key: [min(all_), max(all_)] for key, all_ in numbers.items()}}
+    return {**known, **medians, "spread": {key: [min(all_), max(all_)] for key, all_ in numbers.items()}}
 
 
 def table(measured: Mapping[str, Any]) -> str:

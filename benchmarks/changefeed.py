@@ -53,7 +53,7 @@ PAGE = 100
 ACQUIRE_SECONDS = 3.0
 RENEW_SECONDS = 3.0
 EXPIRATION_SECONDS = 8.0
-BALANCE_SECONDS = 120.0  # how long workers may take to share their leases
+PATIENCE_SECONDS = 300.0  # how long workers may take to own the leases that they should
 ACQUIRE_DEFAULT_SECONDS = ProcessorOptions(processor_name="bench").acquire_interval.total_seconds()
 IDLE_ROUNDS = 3
 IDLE_SECONDS = 17.0  # the default renewal interval, so that each lease is renewed once
@@ -280,7 +280,7 @@ class Fleet:
         container = self._system.database.get_container_client(self._leases)
         return [item async for item in container.query_items("SELECT * FROM c") if "LeaseToken" in item]
 
-    async def until_owned(self, expected: dict[str, int], *, within: float = BALANCE_SECONDS) -> float:
+    async def until_owned(self, expected: dict[str, int], *, within: float = PATIENCE_SECONDS) -> float:
         """Wait until each worker owns the expected number of leases, and return how many seconds this took."""
         began = time.perf_counter()
         async with asyncio.timeout(within):
