@@ -287,10 +287,13 @@ class Simulation:
             key = document["partitionKey"]
             self._written[key] = max(self._written[key], document["n"] + 1)
 
-    async def _rewrite(self, document: Document) -> None:
+    async def _rewrite(self, document: Document) -> bool:
+        """Write a document as it is. Return False if it is gone, or if a worker wrote it between this read and this write."""
         with suppress(NotFound, PreconditionFailed):
             current = await self._operator.read(document["id"], "")
             await self._operator.replace(current, etag=current["_etag"])
+            return True
+        return False
 
     async def _recreate(self, ranges: int) -> None:
         """

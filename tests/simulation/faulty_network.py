@@ -68,7 +68,7 @@ class Link:
         service: Callable[[], Any],
         *,
         sending: Callable[[str, tuple[Any, ...]], None] = lambda *_: None,
-        race: Callable[[Any], Awaitable[None]] | None = None,
+        race: Callable[[Any], Awaitable[object]] | None = None,
         die: Callable[[], None] = lambda: None,
         hot: Callable[[FeedRange], bool] = lambda _: False,
     ) -> None:

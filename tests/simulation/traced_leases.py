@@ -10,13 +10,12 @@ for a request that is still on its way, the trace says this only after the servi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from random import Random
 from typing import Any
 
 from cosmos_outbox.changefeed.leases import from_document, handover_requested_by
 from cosmos_outbox.changefeed.read_ahead import lsn_of
-from cosmos_outbox.errors import NotFound, PreconditionFailed
+from cosmos_outbox.errors import PreconditionFailed
 from cosmos_outbox.ports import Document
 from tests.simulation.attributed_leases import AttributedLeases
 from tests.simulation.changefeed import EPOCH, Simulation, Step
@@ -55,13 +54,9 @@ class TracedLeases(Simulation):
             self._said_at = now
         self.lines.append({"actor": actor, "action": action, **values})
 
-    @property
-    def age(self) -> int:
-        # Cosmos DB cuts `_ts` to whole seconds, so a lease that is written now seems to be so many milliseconds old.
-        return self._milliseconds % 1000
-
     def say_written(self, actor: str, action: str, **values: Any) -> None:
-        self.say(actor, action, age=self.age, **values)
+        # Cosmos DB cuts `_ts` to whole seconds, so a lease that is written now seems to be `age` milliseconds old.
+        self.say(actor, action, age=self._milliseconds % 1000, **values)
 
     def took(self, process: str) -> None:
         tenures = self.lines[0]["tenures"]
@@ -87,12 +82,10 @@ class TracedLeases(Simulation):
         if document["id"] == self._last[document["_lsn"]]:
             self.say(self.tenures[worker.instance], "handles", number=document["_lsn"])
 
-    async def _rewrite(self, document: Document) -> None:
-        # A worker may write the lease between this read and this write, which is then refused.
-        with suppress(NotFound, PreconditionFailed):
-            current = await self._operator.read(document["id"], "")
-            await self._operator.replace(current, etag=current["_etag"])
+    async def _rewrite(self, document: Document) -> bool:
+        if written := await super()._rewrite(document):
             self.say_written("others", "touched", asks=False)
+        return written
 
 
 class _Writes:
@@ -106,9 +99,8 @@ class _Writes:
         self._sent: Any = None  # the write that this worker sent last as the owner of the lease
         self._is_refused = False
         self._is_on_its_way = False
-        self._abandoned_by: str | None = (
-            None  # the tenure that no longer waits for the write that is on its way
-        )
+        # The tenure that no longer waits for the write that is on its way
+        self._abandoned_by: str | None = None
         self._sending, link._sending = link._sending, self.sending
         link.replace, link.read, link._service = (
             self.replace,
@@ -165,10 +157,10 @@ class _Writes:
             written = await service.replace(document, etag=etag)
         except PreconditionFailed:
             if is_owners:
-                self._served(written=False, age=0)
+                self._served(written=False)
             raise
         if is_owners:
-            self._served(written=True, age=self._run.age)
+            self._served(written=True)
         elif written.get("Owner") == self._worker.instance:
             assert document["id"] not in self._worker.processor._owned._owned
             self._run.took(self._worker.instance)
@@ -177,8 +169,12 @@ class _Writes:
             self._run.say_written("others", "touched", asks=asks and before is not None)
         return written
 
-    def _served(self, *, written: bool, age: int) -> None:
-        self._run.say(self._abandoned_by or self._tenure, "served", written=written, age=age)
+    def _served(self, *, written: bool) -> None:
+        tenure = self._abandoned_by or self._tenure
+        if written:
+            self._run.say_written(tenure, "served", written=True)
+        else:
+            self._run.say(tenure, "served", written=False, age=0)
         if self._abandoned_by is not None:
             self._run.say(self._abandoned_by, "hears nothing")
         self._is_on_its_way, self._abandoned_by = False, None

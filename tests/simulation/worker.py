@@ -47,7 +47,7 @@ class Worker:
         *,
         arrives: Callable[[Document], None],
         looks: Callable[[], None],
-        race: Callable[[Document], Awaitable[None]],
+        race: Callable[[Document], Awaitable[object]],
         now: Callable[[], float],
         hot: Callable[[FeedRange], bool],
         hears: Callable[[Record], None],
