@@ -197,7 +197,6 @@ async def idle(
 async def acquire(system: Emulated, leases: int) -> float:
     """Return how many seconds a processor with default options takes to create, acquire and read `leases` leases."""
     data = await system.new_events(1, partitions=leases)
-
     processor = processor_of(system.client, data, await system.new_leases(), _drop)
     started = time.perf_counter()
     async with running(processor):
@@ -280,10 +279,10 @@ class Fleet:
         container = self._system.database.get_container_client(self._leases)
         return [item async for item in container.query_items("SELECT * FROM c") if "LeaseToken" in item]
 
-    async def until_owned(self, expected: dict[str, int], *, within: float = PATIENCE_SECONDS) -> float:
+    async def until_owned(self, expected: dict[str, int]) -> float:
         """Wait until each worker owns the expected number of leases, and return how many seconds this took."""
         began = time.perf_counter()
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 if Counter(item["Owner"] for item in await self.leases()) == expected:
                     return time.perf_counter() - began
